@@ -2,20 +2,21 @@
 //!
 //! The template is rendered over its [inputs](Input) into one key of a ConfigMap or Secret, the [output](Output). Each version of the
 //! content has a name, a digest of it; the output holds the last good one. Pods that read it are its [consumers](Consumer): a new version
-//! reaches them as [`Rollout`] says, and is taken back when it does not do them good.
+//! reaches them as [`Rollout`] says, and is taken back when it does not do them good. Machines that have the output as a file
+//! ([`machine_file`](crate::machine_file)) are consumers as well.
 
 mod documentation;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::{
-    ListableResource, Metadata, NamespaceResourceScope, Resource,
-    apimachinery::pkg::{
-        apis::meta::v1::{Condition, LabelSelector, ObjectMeta, Time},
-        util::intstr::IntOrString,
-    },
+use k8s_openapi::apimachinery::pkg::{
+    apis::meta::v1::{Condition, LabelSelector, Time},
+    util::intstr::IntOrString,
 };
+use mainstay_templates::version;
 use serde::{Deserialize, Serialize};
+
+use crate::{machine_file::FileAttributes, own_object::OwnObject};
 
 /// Stock values of what a spec leaves out.
 pub const QUIET_SECONDS: i32 = 1;
@@ -52,53 +53,7 @@ pub const CONSUMER_ANNOTATION: &str = "mainstay.dev/config-consumer";
 /// Of copies of the output: the ConfigTemplate that they are versions of.
 pub const TEMPLATE_LABEL: &str = "mainstay.dev/config-template";
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ConfigTemplate {
-    #[serde(default = "api_version")]
-    pub api_version: String,
-    #[serde(default = "kind")]
-    pub kind: String,
-    #[serde(default)]
-    pub metadata: ObjectMeta,
-    #[serde(default)]
-    pub spec: ConfigTemplateSpec,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub status: Option<ConfigTemplateStatus>,
-}
-
-fn api_version() -> String {
-    ConfigTemplate::API_VERSION.to_owned()
-}
-
-fn kind() -> String {
-    ConfigTemplate::KIND.to_owned()
-}
-
-impl Resource for ConfigTemplate {
-    const API_VERSION: &'static str = "mainstay.dev/v1";
-    const GROUP: &'static str = "mainstay.dev";
-    const KIND: &'static str = "ConfigTemplate";
-    const VERSION: &'static str = "v1";
-    const URL_PATH_SEGMENT: &'static str = "configtemplates";
-    type Scope = NamespaceResourceScope;
-}
-
-impl ListableResource for ConfigTemplate {
-    const LIST_KIND: &'static str = "ConfigTemplateList";
-}
-
-impl Metadata for ConfigTemplate {
-    type Ty = ObjectMeta;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+pub type ConfigTemplate = OwnObject<ConfigTemplateSpec, ConfigTemplateStatus>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -192,10 +147,12 @@ pub struct OutputKey {
     pub key: String,
 }
 
-/// Pods that read the output, by labels or by the workload they belong to, and what is done when it changes.
+/// Pods that read the output, by labels or by the workload they belong to, and what is done when it changes; or machines that have it as a file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Consumer {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machines: Option<MachineConsumer>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -203,6 +160,18 @@ pub struct Consumer {
     /// Nothing but the changed file if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_change: Option<OnChange>,
+}
+
+/// Machines, by the labels of their Nodes, and the file that they have the output in. What is done there when it changes is for the machine's own
+/// configuration file to say.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MachineConsumer {
+    /// All machines if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<LabelSelector>,
+    #[serde(flatten)]
+    pub file: FileAttributes,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -375,24 +344,23 @@ pub mod result {
     pub const ROLLED_BACK: &str = "RolledBack";
 }
 
-impl ConfigTemplate {
-    pub fn name(&self) -> &str {
-        self.metadata.name.as_deref().unwrap_or_default()
-    }
+/// Labels are shorter than names.
+const LONGEST_LABEL: usize = 63;
 
-    pub fn namespace(&self) -> &str {
-        self.metadata.namespace.as_deref().unwrap_or_default()
-    }
-
-    pub fn uid(&self) -> &str {
-        self.metadata.uid.as_deref().unwrap_or_default()
-    }
+/// The value of [`TEMPLATE_LABEL`]: the template's name, or if that is too long for a label, a digest of it.
+pub fn template_label(template: &str) -> String {
+    if template.len() <= LONGEST_LABEL { template.to_owned() } else { version(template) }
 }
 
 impl ConfigTemplateSpec {
     /// Whether what it renders may contain a Secret's value, so that errors and outputs of commands are not shown.
     pub fn reads_secrets(&self) -> bool {
         self.inputs.iter().any(|input| input.secret.is_some())
+    }
+
+    /// Whether machines have the output as a file.
+    pub fn has_machines(&self) -> bool {
+        self.consumers.iter().any(|consumer| consumer.machines.is_some())
     }
 }
 
@@ -404,7 +372,7 @@ impl Output {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OutputKind {
     ConfigMap,
     Secret,

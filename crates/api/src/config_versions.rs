@@ -24,6 +24,8 @@ use crate::{needs::AnnotationMap, references::Referent, validation::names::dns11
 pub const ANNOTATION: &str = "mainstay.dev/config-versions";
 /// The pod's condition in which its node says of which versions its files are: True, and the message is written as [`ANNOTATION`] is.
 pub const FILES_CONDITION: &str = "mainstay.dev/ConfigVersions";
+/// The pod's condition in which its node says with which versions all of its containers were made, and so which their environment has; written likewise.
+pub const CONTAINERS_CONDITION: &str = "mainstay.dev/ContainerConfigVersions";
 /// On a copy: the name of the original, as [`label_value`] writes it.
 pub const COPY_OF_LABEL: &str = "mainstay.dev/copy-of";
 /// On a workload: how changed ConfigMaps and Secrets reach its pods.
@@ -35,6 +37,21 @@ pub const BUDGETED: &str = "budgeted";
 pub const ROLLED_OUT_ANNOTATION: &str = "mainstay.dev/config-rolled-out";
 /// On such a workload: the versions with which all of its pods were last up to date and available.
 pub const LAST_GOOD_ANNOTATION: &str = "mainstay.dev/config-last-good";
+
+/// On such a workload without a progress deadline of its own: when the rollout of the last change began.
+pub const BEGAN_ANNOTATION: &str = "mainstay.dev/config-rollout-began";
+/// On such a workload without a progress deadline of its own, a StatefulSet or DaemonSet: after how many seconds without progress a rollout of configuration
+/// is taken back; [`PROGRESS_DEADLINE_SECONDS`] if left out.
+pub const PROGRESS_DEADLINE_ANNOTATION: &str = "mainstay.dev/progress-deadline-seconds";
+/// As of a Deployment.
+pub const PROGRESS_DEADLINE_SECONDS: i32 = 600;
+const LONGEST_PROGRESS_DEADLINE: i32 = 7 * 24 * 3600;
+
+/// The value of [`PROGRESS_DEADLINE_ANNOTATION`].
+pub fn parse_progress_deadline(text: &str) -> Result<i32, String> {
+    let seconds = text.parse().ok().filter(|seconds| (1..=LONGEST_PROGRESS_DEADLINE).contains(seconds));
+    seconds.ok_or_else(|| format!("must be a number of seconds from 1 to {LONGEST_PROGRESS_DEADLINE}"))
+}
 
 /// More of them are a mistake: a pod has a volume or a variable for each.
 pub const MOST_VERSIONS: usize = 256;

@@ -22,13 +22,20 @@
 //! * [`node_loss`]: when a silent node counts as lost, and what may then be started elsewhere
 //! * [`node_object`]: kinds in which nodes report about themselves: [`offer`], [`service_table`]
 //! * [`config_template`]: the kind ConfigTemplate: configuration that is rendered and reaches pods in waves
-//! * [`own_object`]: cluster-scoped kinds of our own with a status: [`machine`], [`release`]
+//! * [`machine_file`]: the kind MachineFile: a version of such configuration that a machine has as a file
+//! * [`own_object`]: kinds of our own with a status: [`machine`], [`release`] (and its checks: [`release_gate`]), [`cloud`],
+//!   [`config_template`], [`machine_file`]
+//! * [`pod_range_routes`]: what a route controller, servers and agents agree on about routes to pod ranges
+//! * [`roles`]: parts of machines that are reserved, and which of them a pod may use
 //! * [`narrow`]: kinds of which only a few fields are read
+//! * [`text_decoders`]: decoders that several crates share
 //! * [`service`]: what Services ask for in annotations of ours
 //! * [`int_or_percent`]: a number, or a percentage of another
 //! * [`field`]: field paths and field errors in the API's own words
 
 pub mod apply;
+pub mod cinder;
+pub mod cloud;
 pub mod config_template;
 pub mod config_versions;
 pub mod convert;
@@ -41,8 +48,10 @@ pub mod exclusive;
 pub mod field;
 pub mod groups;
 pub mod heal;
+pub mod host_service;
 pub mod int_or_percent;
 pub mod machine;
+pub mod machine_file;
 pub mod matching;
 pub mod narrow;
 pub mod needs;
@@ -54,6 +63,7 @@ pub mod openapi;
 pub mod own_object;
 pub mod patch;
 pub mod pod;
+pub mod pod_range_routes;
 pub mod ports;
 pub mod protobuf;
 pub mod quantity;
@@ -61,13 +71,17 @@ pub mod quota;
 pub mod references;
 pub mod registry;
 pub mod release;
+pub mod release_gate;
 pub mod resources;
+pub mod roles;
 pub mod schema;
 pub mod selector;
 pub mod service;
 pub mod service_table;
+pub mod signing_request;
 pub mod strategy;
 pub mod table;
+pub mod text_decoders;
 pub mod validation;
 pub mod wellknown;
 

@@ -68,6 +68,9 @@ pub struct MachineState {
     /// Why; where the output of a failed step lies.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// The last lines that a failed step printed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub output: String,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -170,6 +173,7 @@ pub fn version_violation(version: &str) -> Option<&'static str> {
 }
 
 impl OwnKind for MachineSpec {
+    type Scope = k8s_openapi::ClusterResourceScope;
     const KIND: &'static str = "Machine";
     const LIST_KIND: &'static str = "MachineList";
     const PLURAL: &'static str = "machines";
@@ -216,6 +220,7 @@ impl OwnKind for MachineSpec {
             about: "MachineState is one state, since when, and why.",
             fields: &[
                 ("message", "The cause, and where the output of a failed step lies on the machine."),
+                ("output", "The last lines that a failed step printed."),
                 ("since", "Since when."),
                 ("state", "One of success, failed, running and pending."),
             ],

@@ -14,11 +14,14 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::{
-    api::core::v1::{Pod, Volume},
+    api::core::v1::{Node, Pod, Volume},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 
-use crate::duration::{format_duration, parse_duration};
+use crate::{
+    duration::{format_duration, parse_duration},
+    wellknown::taint,
+};
 
 /// On a node's Lease: how long after its last renewal at most its unique pods still run.
 pub const STOPS_WITHIN: &str = "mainstay.dev/stops-unique-pods-within";
@@ -26,6 +29,9 @@ pub const STOPS_WITHIN: &str = "mainstay.dev/stops-unique-pods-within";
 pub const WITNESSES: &str = "mainstay.dev/witnesses";
 /// On a pod, `"true"`: it must never run twice.
 pub const UNIQUE: &str = "mainstay.dev/unique";
+
+/// Condition of a lost node, written by the server: by its promise and its witnesses it has stopped its unique pods.
+pub const UNIQUE_PODS_ENDED: &str = "UniquePodsEnded";
 
 /// More witnesses make no decision safer, and each is asked twice a second.
 pub const MOST_WITNESSES: usize = 4;
@@ -252,6 +258,19 @@ pub fn is_unique_by<'a>(
     says_so() || controller.is_some_and(of_stateful_set) || claims.any(for_one_alone)
 }
 
+/// Whether the server says of a lost node that its unique pods have ended. What it said of an earlier loss does not count.
+pub fn says_unique_pods_ended(node: &Node) -> bool {
+    let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let Some(lost) = taints.find(|taint| taint.key == taint::UNREACHABLE && taint.effect == "NoExecute") else {
+        return false;
+    };
+    let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.find(|condition| condition.type_ == UNIQUE_PODS_ENDED).is_some_and(|condition| {
+        let (said, since) = (condition.last_transition_time.as_ref(), lost.time_added.as_ref());
+        condition.status == "True" && said.zip(since).is_some_and(|(said, since)| said.0 >= since.0)
+    })
+}
+
 /// Names of the claims that a pod mounts, those of its ephemeral volumes included.
 pub fn claims(pod: &Pod) -> impl Iterator<Item = String> {
     let name = |volume: &Volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
@@ -277,6 +296,22 @@ mod tests {
     fn pod(metadata: Value, volumes: Value) -> Pod {
         serde_json::from_value(json!({ "metadata": metadata, "spec": { "containers": [], "volumes": volumes } }))
             .unwrap()
+    }
+
+    #[test]
+    fn what_the_server_said_of_an_earlier_loss_does_not_count() {
+        let node = |taint: Value, condition: Value| -> Node {
+            let (spec, status) = (json!({ "taints": [taint] }), json!({ "conditions": [condition] }));
+            serde_json::from_value(json!({ "metadata": {}, "spec": spec, "status": status })).unwrap()
+        };
+        let lost =
+            |effect: &str| json!({"key": taint::UNREACHABLE, "effect": effect, "timeAdded": "2026-01-01T00:01:00Z"});
+        let said =
+            |status: &str, time: &str| json!({"type": UNIQUE_PODS_ENDED, "status": status, "lastTransitionTime": time});
+        assert!(says_unique_pods_ended(&node(lost("NoExecute"), said("True", "2026-01-01T00:01:05Z"))));
+        assert!(!says_unique_pods_ended(&node(lost("NoExecute"), said("True", "2026-01-01T00:00:05Z"))), "earlier");
+        assert!(!says_unique_pods_ended(&node(lost("NoExecute"), said("False", "2026-01-01T00:01:05Z"))));
+        assert!(!says_unique_pods_ended(&node(lost("NoSchedule"), said("True", "2026-01-01T00:01:05Z"))));
     }
 
     #[test]

@@ -1,14 +1,9 @@
 //! Kinds in which nodes report about themselves, each object under the name of its Node. They live in the server's memory.
 
-use std::{borrow::Cow, marker::PhantomData};
-
 use k8s_openapi::{
-    ClusterResourceScope, ListableResource, Metadata, Resource,
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-    schemars::{JsonSchema, Schema, SchemaGenerator, json_schema},
+    ClusterResourceScope, ListableResource, Metadata, Resource, apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
 
 /// The spec of such a kind, with its names and its documentation.
 pub trait NodeObjectSpec {
@@ -74,48 +69,59 @@ impl<S: NodeObjectSpec> Metadata for NodeObject<S> {
     }
 }
 
-impl<S: NodeObjectSpec> JsonSchema for NodeObject<S> {
-    fn schema_name() -> Cow<'static, str> {
-        format!("dev.mainstay.v1.{}", S::KIND).into()
-    }
+/// What `kubectl explain` shows, from which the file of descriptions is written.
+#[cfg(test)]
+mod documentation {
+    use std::{borrow::Cow, marker::PhantomData};
 
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let [about, spec, _] = S::WORDS;
-        json_schema!({
-            "description": about,
-            "type": "object",
-            "properties": {
-                "apiVersion": {
-                    "description": "The version of this representation of an object.",
-                    "type": "string",
+    use k8s_openapi::schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+    use serde_json::{Map, Value, json};
+
+    use super::{NodeObject, NodeObjectSpec, ObjectMeta};
+
+    impl<S: NodeObjectSpec> JsonSchema for NodeObject<S> {
+        fn schema_name() -> Cow<'static, str> {
+            format!("dev.mainstay.v1.{}", S::KIND).into()
+        }
+
+        fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+            let [about, spec, _] = S::WORDS;
+            json_schema!({
+                "description": about,
+                "type": "object",
+                "properties": {
+                    "apiVersion": {
+                        "description": "The version of this representation of an object.",
+                        "type": "string",
+                    },
+                    "kind": {"description": "What the object is.", "type": "string"},
+                    "metadata": described(generator.subschema_for::<ObjectMeta>(), "Standard object's metadata."),
+                    "spec": described(generator.subschema_for::<SpecOf<S>>(), spec),
                 },
-                "kind": {"description": "What the object is.", "type": "string"},
-                "metadata": described(generator.subschema_for::<ObjectMeta>(), "Standard object's metadata."),
-                "spec": described(generator.subschema_for::<SpecOf<S>>(), spec),
-            },
-        })
-    }
-}
-
-fn described(mut schema: Schema, words: &str) -> Schema {
-    schema.insert("description".to_owned(), words.into());
-    schema
-}
-
-/// The definition of a spec.
-struct SpecOf<S>(PhantomData<S>);
-
-impl<S: NodeObjectSpec> JsonSchema for SpecOf<S> {
-    fn schema_name() -> Cow<'static, str> {
-        format!("dev.mainstay.v1.{}Spec", S::KIND).into()
+            })
+        }
     }
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let field = |(name, type_, words): &(&str, &str, &str)| {
-            ((*name).to_owned(), json!({"description": words, "type": type_}))
-        };
-        let properties: Map<String, Value> = S::FIELDS.iter().map(field).collect();
-        let [_, _, about] = S::WORDS;
-        json_schema!({"description": about, "type": "object", "properties": properties})
+    fn described(mut schema: Schema, words: &str) -> Schema {
+        schema.insert("description".to_owned(), words.into());
+        schema
+    }
+
+    /// The definition of a spec.
+    struct SpecOf<S>(PhantomData<S>);
+
+    impl<S: NodeObjectSpec> JsonSchema for SpecOf<S> {
+        fn schema_name() -> Cow<'static, str> {
+            format!("dev.mainstay.v1.{}Spec", S::KIND).into()
+        }
+
+        fn json_schema(_: &mut SchemaGenerator) -> Schema {
+            let field = |(name, type_, words): &(&str, &str, &str)| {
+                ((*name).to_owned(), json!({"description": words, "type": type_}))
+            };
+            let properties: Map<String, Value> = S::FIELDS.iter().map(field).collect();
+            let [_, _, about] = S::WORDS;
+            json_schema!({"description": about, "type": "object", "properties": properties})
+        }
     }
 }

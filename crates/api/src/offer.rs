@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::node_object::{NodeObject, NodeObjectSpec};
 
+/// More roles than anybody reserves for on one machine.
+pub const MOST_POOLS: usize = 64;
+
 pub type Offer = NodeObject<OfferSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -24,6 +27,9 @@ pub struct OfferSpec {
     pub automatic_ports: Vec<String>,
     /// Where ports that pods ask for by number may lie, taken or not: `["1-65535"]`.
     pub explicit_ports: Vec<String>,
+    /// What each role has of it, the rest of the machine (`*`) included; none if nothing is reserved.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<OfferPool>,
     /// How long the offer is good for after it was received or renewed.
     pub ttl_seconds: i32,
     /// When the machine made it, by the machine's clock.
@@ -31,6 +37,18 @@ pub struct OfferSpec {
     pub renew_time: Option<MicroTime>,
     /// The newest version of a pod on the machine that this takes into account.
     pub seen: String,
+}
+
+/// What a machine has for one role, and what is left of it. Pods are counted for the machine as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OfferPool {
+    pub role: String,
+    /// What the role has in all.
+    pub capacity: BTreeMap<String, Quantity>,
+    pub free: BTreeMap<String, Quantity>,
+    pub automatic_ports: Vec<String>,
+    pub explicit_ports: Vec<String>,
 }
 
 impl NodeObjectSpec for OfferSpec {
@@ -44,13 +62,23 @@ impl NodeObjectSpec for OfferSpec {
         "OfferSpec says what is free on a machine.",
     ];
     const FIELDS: &'static [(&'static str, &'static str, &'static str)] = &[
-        ("automaticPorts", "array", "Ranges of host ports that are free for pods that ask for any port: 31000-31999."),
+        (
+            "automaticPorts",
+            "array",
+            "Ranges of host ports that are free for pods that ask for any port, of all roles: 31000-31999.",
+        ),
         ("explicitPorts", "array", "Ranges in which host ports that pods ask for by number may lie, taken or not."),
         (
             "free",
             "object",
             "What is free: cpu, memory, ephemeral-storage, pods and extended resources. It is what the machine has for \
              pods less what the pods it holds ask for.",
+        ),
+        (
+            "pools",
+            "array",
+            "What each role has: its role, capacity, free, automaticPorts and explicitPorts. The rest of the machine is the \
+             role *. None if the machine reserves nothing.",
         ),
         ("renewTime", "string", "When the machine made the offer, by its own clock."),
         (

@@ -1,23 +1,21 @@
-//! Cluster-scoped kinds of our own with a spec and a status: [`machine`](crate::machine), [`release`](crate::release).
+//! Kinds of our own with a spec and a status: [`machine`](crate::machine), [`release`](crate::release), [`cloud`](crate::cloud),
+//! [`config_template`](crate::config_template), [`machine_file`](crate::machine_file).
 
-use std::borrow::Cow;
-
-use k8s_openapi::{
-    ClusterResourceScope, ListableResource, Metadata, Resource,
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-    schemars::{JsonSchema, Schema, SchemaGenerator, json_schema},
-};
+use k8s_openapi::{ListableResource, Metadata, Resource, ResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
 
 /// The names and the documentation of a kind, as an implementation on its spec.
 pub trait OwnKind {
+    /// `ClusterResourceScope` or `NamespaceResourceScope`.
+    type Scope: ResourceScope;
     const KIND: &'static str;
     const LIST_KIND: &'static str;
     const PLURAL: &'static str;
     /// What `kubectl explain` shows of the kind itself.
     const ABOUT: &'static str;
-    /// And of everything in it: the first is the spec's definition, the second the status'.
+    const SPEC_ABOUT: &'static str = "What is wanted.";
+    const STATUS_ABOUT: &'static str = "What was found. Written through the status subresource alone.";
+    /// And of everything in it.
     const DEFINITIONS: &'static [DefinitionDoc];
 }
 
@@ -36,6 +34,7 @@ pub struct OwnObject<S: OwnKind, T> {
     pub api_version: String,
     #[serde(default = "kind::<S>")]
     pub kind: String,
+    #[serde(default)]
     pub metadata: ObjectMeta,
     #[serde(default)]
     pub spec: S,
@@ -60,6 +59,15 @@ impl<S: OwnKind, T> OwnObject<S, T> {
     pub fn name(&self) -> &str {
         self.metadata.name.as_deref().unwrap_or_default()
     }
+
+    /// Empty for kinds without one.
+    pub fn namespace(&self) -> &str {
+        self.metadata.namespace.as_deref().unwrap_or_default()
+    }
+
+    pub fn uid(&self) -> &str {
+        self.metadata.uid.as_deref().unwrap_or_default()
+    }
 }
 
 impl<S: OwnKind, T> Resource for OwnObject<S, T> {
@@ -68,7 +76,7 @@ impl<S: OwnKind, T> Resource for OwnObject<S, T> {
     const KIND: &'static str = S::KIND;
     const VERSION: &'static str = "v1";
     const URL_PATH_SEGMENT: &'static str = S::PLURAL;
-    type Scope = ClusterResourceScope;
+    type Scope = S::Scope;
 }
 
 impl<S: OwnKind, T> ListableResource for OwnObject<S, T> {
@@ -87,33 +95,44 @@ impl<S: OwnKind, T> Metadata for OwnObject<S, T> {
     }
 }
 
-impl<S: OwnKind, T> JsonSchema for OwnObject<S, T> {
-    fn schema_name() -> Cow<'static, str> {
-        format!("dev.mainstay.v1.{}", S::KIND).into()
-    }
+/// What `kubectl explain` shows, from which the file of descriptions is written.
+#[cfg(test)]
+mod documentation {
+    use std::borrow::Cow;
 
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        for definition in S::DEFINITIONS {
-            let field = |(name, words): &(&str, &str)| ((*name).to_owned(), json!({"description": words}));
-            let fields: Map<String, Value> = definition.fields.iter().map(field).collect();
-            let schema = json!({"description": definition.about, "type": "object", "properties": fields});
-            generator.definitions_mut().insert(format!("dev.mainstay.v1.{}", definition.name), schema);
+    use k8s_openapi::schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+    use serde_json::{Map, Value, json};
+
+    use super::{ObjectMeta, OwnKind, OwnObject};
+
+    impl<S: OwnKind, T> JsonSchema for OwnObject<S, T> {
+        fn schema_name() -> Cow<'static, str> {
+            format!("dev.mainstay.v1.{}", S::KIND).into()
         }
-        let mut metadata = generator.subschema_for::<ObjectMeta>();
-        metadata.insert("description".to_owned(), "Standard object's metadata.".into());
-        json_schema!({
-            "description": S::ABOUT,
-            "type": "object",
-            "properties": {
-                "apiVersion": {
-                    "description": "The version of this representation of an object.",
-                    "type": "string",
+
+        fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+            for definition in S::DEFINITIONS {
+                let field = |(name, words): &(&str, &str)| ((*name).to_owned(), json!({"description": words}));
+                let fields: Map<String, Value> = definition.fields.iter().map(field).collect();
+                let schema = json!({"description": definition.about, "type": "object", "properties": fields});
+                generator.definitions_mut().insert(format!("dev.mainstay.v1.{}", definition.name), schema);
+            }
+            let mut metadata = generator.subschema_for::<ObjectMeta>();
+            metadata.insert("description".to_owned(), "Standard object's metadata.".into());
+            json_schema!({
+                "description": S::ABOUT,
+                "type": "object",
+                "properties": {
+                    "apiVersion": {
+                        "description": "The version of this representation of an object.",
+                        "type": "string",
+                    },
+                    "kind": {"description": "What the object is.", "type": "string"},
+                    "metadata": metadata,
+                    "spec": {"description": S::SPEC_ABOUT},
+                    "status": {"description": S::STATUS_ABOUT},
                 },
-                "kind": {"description": "What the object is.", "type": "string"},
-                "metadata": metadata,
-                "spec": {"description": "What is wanted."},
-                "status": {"description": "What was found. Written through the status subresource alone."},
-            },
-        })
+            })
+        }
     }
 }

@@ -11,6 +11,22 @@ use crate::resources::{self, InitContainer, PODS, ResourceList};
 /// `terminationGracePeriodSeconds` of a pod that does not state it, as upstream.
 pub const DEFAULT_TERMINATION_GRACE_SECONDS: i64 = 30;
 
+/// Settings of the kernel that belong to a pod's namespaces and hurt nobody else.
+pub const SAFE_SYSCTLS: &[&str] = &[
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.tcp_wmem",
+];
+
 /// An init container that goes on running beside the others.
 pub fn is_sidecar(init_container: &Container) -> bool {
     init_container.restart_policy.as_deref() == Some("Always")

@@ -1,4 +1,6 @@
-//! The kind Release: a version for a selection of machines, and how they move to it.
+//! The kind Release: a version for a selection of machines and workloads, and how they move to it.
+
+use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::{
     apis::meta::v1::{Condition, LabelSelector, Time},
@@ -7,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::{
 use serde::{Deserialize, Serialize};
 
 use crate::own_object::{DefinitionDoc, OwnKind, OwnObject};
+pub use crate::release_gate::{ExecGate, HttpGate};
 
 pub type Release = OwnObject<ReleaseSpec, ReleaseStatus>;
 
@@ -18,16 +21,27 @@ pub const STUCK: &str = "Stuck";
 pub const ACCEPTED_REASON: &str = "Accepted";
 pub const OVERLAPS: &str = "OverlapsOtherRelease";
 pub const SELECTS_NOTHING: &str = "SelectsNothing";
+pub const CHANGE_DOES_NOT_APPLY: &str = "ChangeDoesNotApply";
 
 /// Values of `spec.onStuck`.
 pub const HALT: &str = "Halt";
 pub const ROLLBACK: &str = "Rollback";
+
+/// Kinds of workloads that a Release changes.
+pub const WORKLOAD_KINDS: [&str; 3] = ["DaemonSet", "Deployment", "StatefulSet"];
+/// What a workload runs that no Release has changed yet. No version can be called so.
+pub const UNRELEASED: &str = "unreleased";
+/// In an image: the version of the Release.
+pub const VERSION_VARIABLE: &str = "$(VERSION)";
 
 pub const DEFAULT_PROGRESS_DEADLINE_SECONDS: i32 = 3600;
 pub const MOST_WAVES: usize = 100;
 pub const MOST_NAMED_MACHINES: usize = 1000;
 pub const MOST_GATES: usize = 16;
 pub const MOST_WINDOWS: usize = 32;
+pub const MOST_WORKLOAD_CHANGES: usize = 32;
+/// Longest patch of a template, in bytes.
+pub const LONGEST_PATCH: usize = 64 * 1024;
 /// Older entries of the history are dropped.
 pub const HISTORY_LIMIT: usize = 10;
 /// More failed machines are counted but not listed.
@@ -37,7 +51,11 @@ pub const FAILURES_SHOWN: usize = 10;
 #[serde(rename_all = "camelCase", default)]
 pub struct ReleaseSpec {
     pub version: String,
-    pub selector: LabelSelector,
+    /// Which machines; none if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<LabelSelector>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub workloads: Vec<WorkloadChange>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waves: Vec<ReleaseWave>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,9 +69,15 @@ pub struct ReleaseSpec {
     pub progress_deadline_seconds: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_stuck: Option<String>,
-    /// For a rollback, which has no waves, in place of `max_unavailable`.
+    /// For a rollback, in place of `max_unavailable`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollback_max_unavailable: Option<IntOrString>,
+    /// For a rollback, in place of `soak_seconds`, which it does not have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollback_soak_seconds: Option<i32>,
+    /// For a rollback, in place of `waves`; without gates.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rollback_waves: Vec<ReleaseWave>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<ReleaseWindow>,
     pub paused: bool,
@@ -66,11 +90,33 @@ pub struct ReleaseSpec {
     pub aborted_version: Option<String>,
 }
 
+/// Which workloads, and what changes in their pods' template: images, or a patch.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WorkloadChange {
+    /// All of [`WORKLOAD_KINDS`] if empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kinds: Vec<String>,
+    /// All if empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub namespaces: Vec<String>,
+    pub selector: LabelSelector,
+    /// By the name of the container.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub images: BTreeMap<String, String>,
+    /// A strategic merge patch of the template.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub patch: Option<serde_json::Value>,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReleaseWave {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub machines: Vec<String>,
+    /// As [`workload_name`] writes them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub workloads: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up_to: Option<IntOrString>,
     /// All have to be open before the wave begins.
@@ -85,13 +131,11 @@ pub struct ReleaseGate {
     pub needs: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http: Option<HttpGate>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub https: Option<HttpGate>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exec: Option<ExecGate>,
     pub approval: bool,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct HttpGate {
-    pub url: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -130,6 +174,9 @@ pub struct ReleaseApproval {
 pub struct ReleaseStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+    /// The resource version at which the controller first saw it. Of Releases that select the same, the one with the smallest has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_revision: Option<i64>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub phase: String,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -146,6 +193,8 @@ pub struct ReleaseStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollback: Option<ReleaseRollback>,
     pub machines: i32,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub workloads: i32,
     pub updated: i32,
     pub moving: i32,
     pub failed: i32,
@@ -199,6 +248,15 @@ pub struct ReleaseRecord {
     pub end_time: Time,
 }
 
+fn is_zero(number: &i32) -> bool {
+    *number == 0
+}
+
+/// How a workload is called among the members of a Release: `deployment/shop/web`.
+pub fn workload_name(kind: &str, namespace: &str, name: &str) -> String {
+    format!("{}/{namespace}/{name}", kind.to_lowercase())
+}
+
 impl Release {
     pub fn condition(&self, kind: &str) -> Option<&Condition> {
         self.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == kind)
@@ -206,11 +264,12 @@ impl Release {
 }
 
 impl OwnKind for ReleaseSpec {
+    type Scope = k8s_openapi::ClusterResourceScope;
     const KIND: &'static str = "Release";
     const LIST_KIND: &'static str = "ReleaseList";
     const PLURAL: &'static str = "releases";
-    const ABOUT: &'static str = "Release brings a selection of machines to a version: in waves, with gates between \
-                                 them, and no further once too many fail.";
+    const ABOUT: &'static str = "Release brings a selection of machines and workloads to a version: in waves, with gates \
+                                 between them, and no further once too many fail.";
     const DEFINITIONS: &'static [DefinitionDoc] = &[
         DefinitionDoc {
             name: "ReleaseSpec",
@@ -240,15 +299,19 @@ impl OwnKind for ReleaseSpec {
                     "progressDeadlineSeconds",
                     "How long a machine may take before it counts as failed. 3600 if left out.",
                 ),
-                (
-                    "rollbackMaxUnavailable",
-                    "What maxUnavailable is for a rollback, which has no waves. The same if left out.",
-                ),
-                ("selector", "Which machines. No other Release may select one of them."),
+                ("rollbackMaxUnavailable", "What maxUnavailable is for a rollback. The same if left out."),
+                ("rollbackSoakSeconds", "What soakSeconds is for a rollback. None if left out."),
+                ("rollbackWaves", "The waves of a rollback, without gates. One wave of all if there are none."),
+                ("selector", "Which machines; none if left out. No other Release may select one of them."),
                 ("soakSeconds", "How long all machines of a wave have to be healthy before the next begins."),
                 ("version", "The version that machines are to run."),
                 ("waves", "In order. One wave of all machines if there are none; all that are left come last."),
                 ("windows", "When machines may be started; at any time if there are none."),
+                (
+                    "workloads",
+                    "Which Deployments, StatefulSets and DaemonSets, and what changes in them. No other Release may select one \
+                     of them.",
+                ),
             ],
         },
         DefinitionDoc {
@@ -258,6 +321,11 @@ impl OwnKind for ReleaseSpec {
                 ("conditions", "Accepted, Complete and Stuck."),
                 ("failed", "How many machines failed on the way to the target."),
                 ("failures", "Some of them, and why."),
+                (
+                    "firstRevision",
+                    "The resource version at which the controller first saw it. Of Releases that select the same machine or workload, the \
+                     one with the smallest has it.",
+                ),
                 ("history", "Versions before, the newest last."),
                 ("lastCompleteVersion", "The last version that all machines ran."),
                 ("machines", "How many machines are selected."),
@@ -272,15 +340,32 @@ impl OwnKind for ReleaseSpec {
                 ("updated", "How many machines run the target."),
                 ("wave", "The wave that is under way, counted from zero."),
                 ("waves", "How far each wave has come."),
+                ("workloads", "How many workloads are selected."),
+            ],
+        },
+        DefinitionDoc {
+            name: "WorkloadChange",
+            about: "WorkloadChange is which workloads are changed, and what in their pods' template. They replace their pods by their \
+                    own rolling update.",
+            fields: &[
+                ("images", "The image of each container, by its name. $(VERSION) stands for the version."),
+                ("kinds", "Deployment, StatefulSet and DaemonSet. All three if left out."),
+                ("namespaces", "In these namespaces. In all if left out."),
+                ("patch", "A strategic merge patch of the template, in place of images."),
+                ("selector", "By the labels of the workloads."),
             ],
         },
         DefinitionDoc {
             name: "ReleaseWave",
-            about: "ReleaseWave is machines that move before others: either some by name, or so many.",
+            about: "ReleaseWave is machines and workloads that move before others: either some by name, or so many.",
             fields: &[
                 ("gates", "All have to be open before the wave begins."),
                 ("machines", "These machines."),
-                ("upTo", "So many of all machines, or this share of them, those of earlier waves counted."),
+                (
+                    "upTo",
+                    "So many of all machines and workloads, or this share of them, those of earlier waves counted.",
+                ),
+                ("workloads", "These workloads, by kind, namespace and name: deployment/shop/web."),
             ],
         },
         DefinitionDoc {
@@ -288,7 +373,9 @@ impl OwnKind for ReleaseSpec {
             about: "ReleaseGate is a condition before a wave, of exactly one kind.",
             fields: &[
                 ("approval", "Somebody has to approve: mainstay release approve."),
-                ("http", "A URL has to answer with a status of 200 to 299."),
+                ("exec", "A command in a container has to end with 0."),
+                ("http", "A URL has to answer as expected, without TLS."),
+                ("https", "The same with TLS."),
                 (
                     "needs",
                     "Services have to have endpoints, as in the annotation mainstay.dev/needs, each with its namespace: \
@@ -298,8 +385,32 @@ impl OwnKind for ReleaseSpec {
         },
         DefinitionDoc {
             name: "HttpGate",
-            about: "HttpGate is open while a URL answers with a status of 200 to 299. The server asks.",
-            fields: &[("url", "With the scheme http.")],
+            about: "HttpGate is open while a URL answers as expected. The server that runs the controllers asks.",
+            fields: &[
+                (
+                    "certificateAuthority",
+                    "Who signs the certificate, as PEM. For https only; those whom the server's machine trusts if left out.",
+                ),
+                (
+                    "expect",
+                    "A CEL expression that has to be true, over status, body and json, which is null unless the body is JSON.",
+                ),
+                ("serverName", "The name that the certificate is for, if not that of the URL. For https only."),
+                ("statuses", "Statuses that are as expected. 200 to 299 if left out."),
+                ("timeoutSeconds", "How long the answer may take. 5 if left out."),
+                ("url", "With the scheme http or https."),
+            ],
+        },
+        DefinitionDoc {
+            name: "ExecGate",
+            about: "ExecGate is open while a command in a container ends with 0. It runs in the pod, never on a machine itself.",
+            fields: &[
+                ("command", "The program and its arguments; no shell is used."),
+                ("container", "In which container. The first if left out."),
+                ("namespace", "In which namespace the pod is."),
+                ("pod", "In which pod."),
+                ("timeoutSeconds", "How long it may take. 10 if left out."),
+            ],
         },
         DefinitionDoc {
             name: "ReleaseWindow",
@@ -342,7 +453,10 @@ impl OwnKind for ReleaseSpec {
         DefinitionDoc {
             name: "MachineFailure",
             about: "MachineFailure is why a machine failed.",
-            fields: &[("machine", "Its name."), ("message", "In the words of the machine.")],
+            fields: &[
+                ("machine", "Its name; of a workload its kind, namespace and name."),
+                ("message", "In the words of the machine."),
+            ],
         },
         DefinitionDoc {
             name: "ReleaseRecord",

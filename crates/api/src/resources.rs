@@ -75,6 +75,17 @@ pub enum InitContainer {
     Ordinary(ResourceList),
 }
 
+/// As the API writes it: `500m`, `16Ki`, `2`.
+pub fn format_quantity(resource: &str, amount: i64) -> String {
+    let is_sized = [MEMORY, EPHEMERAL_STORAGE].contains(&resource) || resource.starts_with("hugepages-");
+    match resource {
+        CPU if amount % 1000 != 0 => format!("{amount}m"),
+        CPU => (amount / 1000).to_string(),
+        _ if is_sized && amount > 0 && amount % 1024 == 0 => format!("{}Ki", amount / 1024),
+        _ => amount.to_string(),
+    }
+}
+
 /// As people write it: `500m cpu`, `1.5Gi memory`, `2 example.com/gpu`.
 pub fn format_amount(resource: &str, amount: i64) -> String {
     match resource {

@@ -78,6 +78,9 @@ impl Strategy for Plain {
 pub trait Rules: Send + Sync + 'static {
     type Object: Serialize + DeserializeOwned;
 
+    /// Finalizers of the kind that have no domain.
+    const BARE_FINALIZERS: &'static [&'static str] = &[];
+
     /// Fills what the author left out. Must be idempotent: it runs on every write.
     fn default(object: &mut Self::Object);
 
@@ -147,7 +150,7 @@ impl<R: Rules> Typed<R> {
     fn try_create(object: &mut Value) -> Result<(Errors, Vec<String>), Errors> {
         let mut typed: R::Object = decode(object)?;
         let mut errors = Errors::new();
-        meta::validate_finalizer_domains(object, &mut errors);
+        meta::validate_finalizer_domains(object, R::BARE_FINALIZERS, &mut errors);
         R::default(&mut typed);
         R::prepare_create(&mut typed);
         R::validate(&typed, &mut errors);
@@ -159,7 +162,7 @@ impl<R: Rules> Typed<R> {
     fn try_update(object: &mut Value, old: &Value) -> Result<Errors, Errors> {
         let (mut typed, mut old): (R::Object, R::Object) = (decode(object)?, decode(old)?);
         let mut errors = Errors::new();
-        meta::validate_finalizer_domains(object, &mut errors);
+        meta::validate_finalizer_domains(object, R::BARE_FINALIZERS, &mut errors);
         R::default(&mut old); // it may have been stored before a field existed
         R::default(&mut typed);
         R::prepare_update(&mut typed, &old);

@@ -20,6 +20,8 @@ pub mod kubernetes {
     /// The storage class of a claim, before it was a field.
     pub const BETA_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
     pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+    /// And the name of the container whose AppArmor profile it is.
+    pub const APPARMOR_PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";
     pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
     pub const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
     /// On a Service, EndpointSlice or Endpoints: the Service has no address of its own.
@@ -121,6 +123,10 @@ pub mod mainstay {
     pub const FOLLOW: &str = "mainstay.dev/follow";
     /// On a pod: nodes that gave it back.
     pub const REFUSED_BY: &str = "mainstay.dev/refused-by";
+    /// On a workload: which version of which Release it was brought to, and how far it is.
+    pub const RELEASE_MARK: &str = "mainstay.dev/release";
+    /// On a workload: the templates that it had before.
+    pub const RELEASE_TEMPLATES: &str = "mainstay.dev/release-templates";
     /// Provisioner of volumes that are directories of a node; also the finalizer that makes the node remove them.
     pub const LOCAL_PATH: &str = "mainstay.dev/local-path";
     pub const VOLUMES: &str = "mainstay.dev/volumes";
@@ -128,4 +134,10 @@ pub mod mainstay {
     pub const ASSIGNED_HOST_PORT: &str = "k8s.mesosphere.io/port_";
     /// The same by the name of the container port: `…portName_TCP_http: "31000"`.
     pub const ASSIGNED_HOST_PORT_BY_NAME: &str = "k8s.mesosphere.io/portName_";
+    /// On a pod: the roles that it may use of machines, in the order of its preference: `batch,*`.
+    pub const ROLES: &str = "mainstay.dev/roles";
+    /// The same, by the name that Kubernetes on Mesos gave it.
+    pub const MESOS_ROLES: &str = "k8s.mesosphere.io/roles";
+    /// On a bound pod: how much of the pool of each role it takes.
+    pub const ROLE_RESOURCES: &str = "mainstay.dev/role-resources";
 }

@@ -34,6 +34,10 @@ fn hieras_services_are_lines_of_addresses_by_role_and_interface() {
     let rendered = render(&example("hiera-services.yaml").spec.template, &inputs).expect("renders");
     let expected = "---\nservices::oc::private: [\"10.0.0.9\", \"10.0.0.10\"]\nservices::lb::default: []\n";
     assert_eq!(rendered, expected);
+    let on_machines = example("hiera-machines.yaml").spec;
+    assert_eq!(render(&on_machines.template, &inputs).expect("renders"), expected);
+    let machines = on_machines.consumers[0].machines.as_ref().expect("machines");
+    assert_eq!(machines.file.path, "/etc/puppet/hiera/data/services.yaml");
 }
 
 #[test]

@@ -225,7 +225,7 @@ fn selectable(version: &Value) -> Vec<SelectableField> {
 }
 
 /// `com.example.stable.v1.CronTab`: the name of the kind's definition in OpenAPI.
-fn definition_name(group: &str, version: &str, kind: &str) -> String {
+pub fn definition_name(group: &str, version: &str, kind: &str) -> String {
     let reversed: Vec<&str> = group.split('.').rev().collect();
     format!("{}.{version}.{kind}", reversed.join("."))
 }

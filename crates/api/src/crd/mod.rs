@@ -31,7 +31,7 @@ pub(crate) mod testing;
 pub mod validate;
 
 pub use columns::CustomColumns;
-pub use kind::CustomKind;
+pub use kind::{CustomKind, definition_name};
 pub use structural::Structural;
 
 /// The resource of definitions.

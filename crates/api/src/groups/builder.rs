@@ -7,7 +7,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use k8s_openapi::{ClusterResourceScope, ListableResource, NamespaceResourceScope, Resource, schemars::JsonSchema};
+use k8s_openapi::{ClusterResourceScope, ListableResource, NamespaceResourceScope, Resource};
 
 use crate::{
     descriptor::{
@@ -60,7 +60,7 @@ pub const fn field_or_field(
 /// The descriptor of a generated type, with everything else at its default.
 pub fn describe<K>() -> Descriptor
 where
-    K: ListableResource + JsonSchema,
+    K: ListableResource,
     K::Scope: Scoped,
 {
     Descriptor { list_kind: K::LIST_KIND.into(), ..base_descriptor::<K>() }
@@ -69,7 +69,7 @@ where
 /// The descriptor of a review: a kind that is posted, answered at once, and never stored.
 pub fn describe_review<K>() -> Descriptor
 where
-    K: Resource + JsonSchema,
+    K: Resource,
     K::Scope: Scoped,
 {
     Descriptor { is_review: true, ..base_descriptor::<K>() }
@@ -77,7 +77,7 @@ where
 
 fn base_descriptor<K>() -> Descriptor
 where
-    K: Resource + JsonSchema,
+    K: Resource,
     K::Scope: Scoped,
 {
     Descriptor {
@@ -108,11 +108,25 @@ where
         deletion_finalizer: None,
         is_review: false,
         selectable: Cow::Borrowed(&[]),
-        schema: K::schema_name(),
+        schema: definition_name(K::GROUP, K::VERSION, K::KIND).into(),
         columns: PrinterColumns::Builtin(&generic::NAME_AGE),
         strategy: Arc::new(Plain),
         custom: None,
     }
+}
+
+/// The name of a kind's definition in OpenAPI: that of its Go package upstream, or else its group with the parts in reverse.
+fn definition_name(group: &str, version: &str, kind: &str) -> String {
+    let package = match group.strip_suffix(".k8s.io").unwrap_or(group) {
+        "" => "api.core".to_owned(),
+        "apiextensions" => "apiextensions-apiserver.pkg.apis.apiextensions".to_owned(),
+        "apiregistration" => "kube-aggregator.pkg.apis.apiregistration".to_owned(),
+        name if group.ends_with(".k8s.io") || !group.contains('.') => {
+            format!("api.{}", name.split('.').next().unwrap_or(name))
+        }
+        _ => return crate::crd::definition_name(group, version, kind),
+    };
+    format!("io.k8s.{package}.{version}.{kind}")
 }
 
 /// Facts, one by one.

@@ -17,6 +17,7 @@ pub mod core;
 pub mod discovery;
 pub mod events;
 pub mod flowcontrol;
+pub mod kubernikus;
 pub mod mainstay;
 pub mod networking;
 pub mod node;
@@ -56,6 +57,7 @@ pub fn all() -> Vec<Descriptor> {
         resource::kinds(),
         storagemigration::kinds(),
         mainstay::kinds(),
+        kubernikus::kinds(),
     ];
     groups.into_iter().flatten().collect()
 }

@@ -90,6 +90,10 @@ fn every_definition_name_is_that_of_its_group_version_and_kind() {
             assert_eq!(d.schema, format!("dev.mainstay.{}.{}", d.version, d.kind));
             continue;
         }
+        if d.group == crate::cloud::kubernikus::GROUP {
+            assert_eq!(d.schema, format!("cc.sap.kubernikus.{}.{}", d.version, d.kind));
+            continue;
+        }
         if d.group == crate::crd::GROUP {
             assert_eq!(
                 d.schema,

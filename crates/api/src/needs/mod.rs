@@ -19,6 +19,7 @@
 //! Workloads and objects are those of the pod's own namespace: whether one of another namespace exists is not for everybody to know,
 //! while the names of Services are.
 
+pub mod cycle;
 mod parse;
 #[cfg(test)]
 mod tests;

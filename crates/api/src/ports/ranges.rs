@@ -38,6 +38,11 @@ impl PortRanges {
         self.0.iter().map(|(first, last)| usize::from(last - first) + 1).sum()
     }
 
+    /// The first and the last port of each range, in order.
+    pub fn ranges(&self) -> impl Iterator<Item = (u16, u16)> {
+        self.0.iter().copied()
+    }
+
     /// In order.
     pub fn iter(&self) -> impl Iterator<Item = u16> {
         self.0.iter().flat_map(|(first, last)| *first..=*last)

@@ -113,6 +113,9 @@ pub fn pod_references(pod: &Value) -> Vec<Reference<'_>> {
     visit(&pod["status"], "resourceClaimStatuses[].resourceClaimName", &mut |name| {
         push(&mut found, Referent::ResourceClaim, name);
     });
+    visit(&pod["status"], "extendedResourceClaimStatus.resourceClaimName", &mut |name| {
+        push(&mut found, Referent::ResourceClaim, name);
+    });
     let pod_name = pod["metadata"]["name"].as_str().unwrap_or_default();
     visit(spec, "volumes[]", &mut |volume| {
         // The claim of an ephemeral volume is named after the pod and the volume.

@@ -125,11 +125,12 @@ fn validate_finalizers(finalizers: &[Value], path: &Path, errors: &mut Errors) {
     }
 }
 
-/// Finalizers of built-in kinds carry a domain, but for the few that belong to the API itself.
+/// Finalizers of built-in kinds carry a domain, but for the few that belong to the API itself and those that the kind allows.
 /// Custom resources are free to use bare names.
-pub fn validate_finalizer_domains(object: &Value, errors: &mut Errors) {
+pub fn validate_finalizer_domains(object: &Value, allowed: &[&str], errors: &mut Errors) {
     for (i, finalizer) in Meta::new(object).items("finalizers").iter().filter_map(Value::as_str).enumerate() {
-        if !finalizer.contains('/') && !matches!(finalizer, "kubernetes" | ORPHAN | FOREGROUND) {
+        let is_known = matches!(finalizer, "kubernetes" | ORPHAN | FOREGROUND) || allowed.contains(&finalizer);
+        if !finalizer.contains('/') && !is_known {
             errors.push(FieldError::invalid(
                 &path().child("finalizers").index(i),
                 finalizer,

@@ -20,6 +20,7 @@ pub fn check<'a>(annotations: impl Iterator<Item = (&'a str, &'a str)>, path: &P
             config_versions::ROLLOUT_ANNOTATION if value != config_versions::BUDGETED => {
                 Some(format!("must be {:?}", config_versions::BUDGETED))
             }
+            config_versions::PROGRESS_DEADLINE_ANNOTATION => config_versions::parse_progress_deadline(value).err(),
             exclusive::ANNOTATION => exclusive::validate(value).err(),
             _ => None,
         };
@@ -67,6 +68,8 @@ mod tests {
     fn the_annotations_of_rollouts_and_drains_have_few_values() {
         for (key, good, bad) in [
             (config_versions::ROLLOUT_ANNOTATION, "budgeted", "Budgeted"),
+            (config_versions::PROGRESS_DEADLINE_ANNOTATION, "600", "10m"),
+            (config_versions::PROGRESS_DEADLINE_ANNOTATION, "1", "0"),
             (exclusive::ANNOTATION, "drain", "start"),
             (config_versions::ANNOTATION, "{\"secret/a\": \"a-0123456789abcdef\"}", "{\"secret/a\": \"other\"}"),
         ] {

@@ -1,5 +1,7 @@
 //! Columns of `mainstay.dev/v1`.
 
+use serde_json::Value;
+
 use crate::{
     config_template::CURRENT,
     machine::ACCOUNTED,
@@ -46,6 +48,7 @@ pub static OFFERS: Columns = Columns {
         column("Memory", "The memory that is free."),
         column("Pods", "How many more pods the machine takes."),
         column("Ports", "The host ports that are free for pods that ask for any."),
+        column("Pools", "What is free for each role, if the machine reserves parts of itself for roles."),
         column("TTL", "How long the offer is good for once received."),
         AGE,
         wide(column("Explicit-Ports", "Where host ports that pods ask for by number may lie.")),
@@ -54,12 +57,14 @@ pub static OFFERS: Columns = Columns {
     cells: |object, now| {
         let free = |resource: &str| scalar(object, &format!("/spec/free/{resource}")).unwrap_or_else(|| "0".to_owned());
         let memory = free("memory");
+        let pools: Vec<String> = list(object, "/spec/pools").iter().map(free_in_pool).collect();
         vec![
             name(object),
             free("cpu").into(),
             Quantity::parse(&memory).map_or(memory, |amount| rounded(amount.value())).into(),
             free("pods").into(),
             join(texts(list(object, "/spec/automaticPorts"), ""), NONE).into(),
+            join(pools.iter().map(String::as_str), NONE).into(),
             format!("{}s", int(object, "/spec/ttlSeconds")).into(),
             age(object, now),
             join(texts(list(object, "/spec/explicitPorts"), ""), NONE).into(),
@@ -67,6 +72,19 @@ pub static OFFERS: Columns = Columns {
         ]
     },
 };
+
+/// `batch(cpu:4 memory:8Gi)`.
+fn free_in_pool(pool: &Value) -> String {
+    let amounts = pool["free"].as_object().into_iter().flatten().map(|(resource, amount)| {
+        let amount = amount.as_str().unwrap_or_default();
+        let is_sized = resource != "cpu" && amount.ends_with("Ki");
+        match Quantity::parse(amount) {
+            Ok(amount) if is_sized => format!("{resource}:{}", rounded(amount.value())),
+            _ => format!("{resource}:{amount}"),
+        }
+    });
+    format!("{}({})", pool["role"].as_str().unwrap_or_default(), amounts.collect::<Vec<_>>().join(" "))
+}
 
 pub static SERVICE_TABLES: Columns = Columns {
     definitions: &[
@@ -119,14 +137,44 @@ pub static MACHINES: Columns = Columns {
     },
 };
 
+pub static MACHINE_FILES: Columns = Columns {
+    definitions: &[
+        NAME,
+        column("Node", "The Node of the machine."),
+        column("Path", "The path of the file."),
+        column("Version", "The version that the file has."),
+        column("Wanted", "The version that it is to have."),
+        column("Status", "Whether the file is as wanted, or why not."),
+        AGE,
+    ],
+    cells: |object, now| {
+        let text = |pointer: &str| scalar(object, pointer).unwrap_or_else(|| NONE.to_owned());
+        let is_current = int(object, "/status/observedGeneration") == int(object, "/metadata/generation");
+        let status = match scalar(object, "/status/reason").filter(|reason| !reason.is_empty()) {
+            _ if !is_current => "Pending".to_owned(),
+            Some(reason) => reason,
+            None => "Current".to_owned(),
+        };
+        vec![
+            name(object),
+            text("/spec/nodeName").into(),
+            text("/spec/path").into(),
+            text("/status/version").into(),
+            text("/spec/version").into(),
+            status.into(),
+            age(object, now),
+        ]
+    },
+};
+
 pub static RELEASES: Columns = Columns {
     definitions: &[
         NAME,
-        column("Version", "The version that machines are to run."),
+        column("Version", "The version that machines and workloads are to run."),
         column("Phase", "What the release is at."),
         column("Wave", "The wave that is under way, counted from one, and how many there are."),
-        column("Updated", "How many machines run the version, and how many are selected."),
-        column("Failed", "How many machines failed on the way."),
+        column("Updated", "How many machines and workloads run the version, and how many are selected."),
+        column("Failed", "How many of them failed on the way."),
         AGE,
         wide(column("Message", "What it waits for, or why it stopped.")),
     ],
@@ -142,13 +190,127 @@ pub static RELEASES: Columns = Columns {
             scalar(object, "/spec/version").unwrap_or_default().into(),
             scalar(object, "/status/phase").unwrap_or_default().into(),
             wave.into(),
-            format!("{}/{}", count("updated"), count("machines")).into(),
+            format!("{}/{}", count("updated"), count("machines").saturating_add(count("workloads"))).into(),
             count("failed").into(),
             age(object, now),
             scalar(object, "/status/message").unwrap_or_default().into(),
         ]
     },
 };
+
+pub static KLUSTERS: Columns = Columns {
+    definitions: &[
+        NAME,
+        column("Phase", "What the Kluster is at."),
+        column("Version", "The version that it runs."),
+        column("Nodes", "How many nodes are healthy, and how many are wanted."),
+        column("API", "The URL of its API."),
+        AGE,
+        wide(column("Project", "The project in the cloud.")),
+        wide(column("Message", "What it waits for, or why it cannot go on.")),
+    ],
+    cells: |object, now| {
+        let text = |pointer: &str| scalar(object, pointer).unwrap_or_else(|| NONE.to_owned());
+        let sum = |pointer: &str, field: &str| -> i64 {
+            let counts = list(object, pointer).iter().map(|pool| pool[field].as_i64().unwrap_or(0));
+            counts.fold(0, i64::saturating_add)
+        };
+        vec![
+            name(object),
+            scalar(object, "/status/phase").unwrap_or_else(|| "Pending".to_owned()).into(),
+            text("/status/version").into(),
+            format!("{}/{}", sum("/status/nodePools", "healthy"), sum("/spec/nodePools", "size")).into(),
+            text("/status/apiserver").into(),
+            age(object, now),
+            text("/spec/openstack/projectID").into(),
+            scalar(object, "/status/message").unwrap_or_default().into(),
+        ]
+    },
+};
+
+pub static NODE_POOLS: Columns = Columns {
+    definitions: &[
+        NAME,
+        column("Kluster", "The Kluster whose pool it is."),
+        column("Flavor", "The flavor of its machines."),
+        column("Size", "How many machines are wanted."),
+        column("Running", "How many machines run."),
+        column("Healthy", "How many of them are Ready nodes."),
+        column("Schedulable", "How many of them take pods."),
+        AGE,
+    ],
+    cells: |object, now| {
+        let text = |pointer: &str| scalar(object, pointer).unwrap_or_default();
+        vec![
+            name(object),
+            text("/spec/kluster").into(),
+            text("/spec/flavor").into(),
+            int(object, "/spec/size").into(),
+            int(object, "/status/running").into(),
+            int(object, "/status/healthy").into(),
+            int(object, "/status/schedulable").into(),
+            age(object, now),
+        ]
+    },
+};
+
+pub static CLOUD_RESOURCES: Columns = Columns {
+    definitions: &[
+        NAME,
+        column("Resource", "What it is in the cloud."),
+        column("Phase", "What became of it."),
+        column("ID", "Its id in the cloud."),
+        column("Owner", "The object for whose sake it exists."),
+        AGE,
+        wide(column("Cloud", "Which cloud.")),
+        wide(column("Project", "The project in the cloud.")),
+        wide(column("Message", "What hinders its creation or removal.")),
+    ],
+    cells: |object, now| {
+        let text = |pointer: &str| scalar(object, pointer).unwrap_or_else(|| NONE.to_owned());
+        vec![
+            name(object),
+            text("/spec/resource").into(),
+            scalar(object, "/status/phase").unwrap_or_else(|| "Intended".to_owned()).into(),
+            text("/status/id").into(),
+            owner(object, "/spec/owner").into(),
+            age(object, now),
+            text("/spec/cloud").into(),
+            text("/spec/project").into(),
+            scalar(object, "/status/message").unwrap_or_default().into(),
+        ]
+    },
+};
+
+pub static TEARDOWN_RECEIPTS: Columns = Columns {
+    definitions: &[
+        NAME,
+        column("Cluster", "What was torn down."),
+        column("Result", "How it ended."),
+        column("Gone", "How many things are gone, of how many."),
+        AGE,
+    ],
+    cells: |object, now| {
+        let items = list(object, "/status/items");
+        let gone = items.iter().filter(|item| item["gone"].is_string()).count();
+        vec![
+            name(object),
+            owner(object, "/spec/cluster").into(),
+            scalar(object, "/status/result").unwrap_or_else(|| NONE.to_owned()).into(),
+            format!("{gone}/{}", items.len()).into(),
+            age(object, now),
+        ]
+    },
+};
+
+/// `kluster/berlin`.
+fn owner(object: &Value, pointer: &str) -> String {
+    let field = |field: &str| scalar(object, &format!("{pointer}/{field}"));
+    match (field("kind"), field("name")) {
+        (Some(kind), Some(name)) => format!("{}/{name}", kind.to_lowercase()),
+        _ => NONE.to_owned(),
+    }
+}
 
 /// Bytes as people say them: nobody reads `16269336Ki`.
 fn rounded(bytes: i128) -> String {
@@ -188,9 +350,14 @@ mod tests {
             "free": {"cpu": "3500m", "memory": "16269336Ki", "pods": "107"},
             "automaticPorts": ["31000", "31002-32000"], "explicitPorts": ["1-65535"], "ttlSeconds": 5, "seen": "42",
         }});
-        let cells = json!(["x", "3500m", "15Gi", "107", "31000,31002-32000", "5s", "5m", "1-65535", "42"]);
+        let cells = json!(["x", "3500m", "15Gi", "107", "31000,31002-32000", "<none>", "5s", "5m", "1-65535", "42"]);
         assert_eq!(row(&OFFERS, offer), cells);
-        assert_eq!(row(&OFFERS, json!({})), json!(["x", "0", "0", "0", "<none>", "0s", "5m", "<none>", ""]));
+        assert_eq!(row(&OFFERS, json!({})), json!(["x", "0", "0", "0", "<none>", "<none>", "0s", "5m", "<none>", ""]));
+        let pools = json!([
+            {"role": "*", "free": {"cpu": "500m", "memory": "3145728Ki"}}, {"role": "batch", "free": {"cpu": "4", "example.com/gpu": "2"}},
+        ]);
+        let cells = row(&OFFERS, json!({"spec": {"pools": pools}}));
+        assert_eq!(cells[5], "*(cpu:500m memory:3072Mi),batch(cpu:4 example.com/gpu:2)");
     }
 
     #[test]
@@ -214,10 +381,43 @@ mod tests {
 
     #[test]
     fn releases_show_how_far_they_are() {
-        let status = json!({"phase": "Gated", "wave": 1, "waves": [{}, {}], "updated": 3, "machines": 9, "failed": 1});
+        let status = json!({
+            "phase": "Gated", "wave": 1, "waves": [{}, {}], "updated": 3, "machines": 7, "workloads": 2, "failed": 1,
+        });
         let release = json!({"spec": {"version": "v2"}, "status": status});
         assert_eq!(row(&RELEASES, release), json!(["x", "v2", "Gated", "2/2", "3/9", 1, "5m", ""]));
         assert_eq!(row(&RELEASES, json!({})), json!(["x", "", "", "<none>", "0/0", 0, "5m", ""]));
+    }
+
+    #[test]
+    fn klusters_show_their_phase_and_nodes() {
+        let kluster = json!({
+            "spec": {"nodePools": [{"size": 3}, {"size": 2}], "openstack": {"projectID": "p"}},
+            "status": {
+                "phase": "Running", "version": "1.36.0", "apiserver": "https://10.0.0.1:6443",
+                "nodePools": [{"healthy": 1}, {"healthy": 2}],
+            },
+        });
+        let cells = json!(["x", "Running", "1.36.0", "3/5", "https://10.0.0.1:6443", "5m", "p", ""]);
+        assert_eq!(row(&KLUSTERS, kluster), cells);
+        assert_eq!(row(&KLUSTERS, json!({})), json!(["x", "Pending", "<none>", "0/0", "<none>", "5m", "<none>", ""]));
+    }
+
+    #[test]
+    fn records_of_the_cloud_show_whose_they_are() {
+        let owner = json!({"kind": "Kluster", "name": "k"});
+        let entry = json!({
+            "spec": {"cloud": "c", "resource": "Server", "owner": owner}, "status": {"phase": "Created", "id": "42"},
+        });
+        let cells = json!(["x", "Server", "Created", "42", "kluster/k", "5m", "c", "<none>", ""]);
+        assert_eq!(row(&CLOUD_RESOURCES, entry), cells);
+        let receipt = json!({
+            "spec": {"cluster": owner},
+            "status": {"result": "Complete", "items": [{"gone": "2025-01-01T00:00:00Z"}, {}]},
+        });
+        assert_eq!(row(&TEARDOWN_RECEIPTS, receipt), json!(["x", "kluster/k", "Complete", "1/2", "5m"]));
+        let pool = json!({"spec": {"kluster": "k", "flavor": "f", "size": 3}, "status": {"running": 2, "healthy": 1}});
+        assert_eq!(row(&NODE_POOLS, pool), json!(["x", "k", "f", 3, 2, 1, 0, "5m"]));
     }
 
     #[test]

@@ -18,7 +18,16 @@ use k8s_openapi::{
 
 use super::*;
 use crate::{
-    config_template::ConfigTemplate, machine::Machine, offer::Offer, release::Release, service_table::ServiceTable,
+    cloud::{
+        cloud_resource::CloudResource, kluster::Kluster, kubernikus::KubernikusKluster, node_pool::NodePool,
+        teardown_receipt::TeardownReceipt,
+    },
+    config_template::ConfigTemplate,
+    machine::Machine,
+    machine_file::MachineFile,
+    offer::Offer,
+    release::Release,
+    service_table::ServiceTable,
 };
 
 type Root = fn(&mut SchemaGenerator);
@@ -169,7 +178,22 @@ const ROOTS: &[(&str, &[Root])] = &[
             root::<networking::ServiceCIDR>,
         ],
     ),
-    ("mainstay.dev", &[root::<ConfigTemplate>, root::<Offer>, root::<ServiceTable>, root::<Machine>, root::<Release>]),
+    ("kubernikus.sap.cc", &[root::<KubernikusKluster>]),
+    (
+        "mainstay.dev",
+        &[
+            root::<ConfigTemplate>,
+            root::<Offer>,
+            root::<ServiceTable>,
+            root::<Machine>,
+            root::<MachineFile>,
+            root::<Release>,
+            root::<Kluster>,
+            root::<NodePool>,
+            root::<CloudResource>,
+            root::<TeardownReceipt>,
+        ],
+    ),
     ("node.k8s.io", &[root::<node::RuntimeClass>]),
     ("policy", &[root::<policy::PodDisruptionBudget>, root::<policy::Eviction>]),
     (

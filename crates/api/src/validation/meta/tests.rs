@@ -105,7 +105,7 @@ fn a_dying_object_takes_no_new_finalizers() {
 #[test]
 fn finalizers_of_built_in_kinds_carry_a_domain() {
     let mut errors = Errors::new();
-    validate_finalizer_domains(&json!({"metadata": {"finalizers": ["orphan", "x.io/y", "mine"]}}), &mut errors);
+    validate_finalizer_domains(&json!({"metadata": {"finalizers": ["orphan", "x.io/y", "mine"]}}), &[], &mut errors);
     assert_eq!(
         errors.iter().map(FieldError::to_string).collect::<Vec<_>>(),
         [

@@ -23,7 +23,7 @@ impl Strategy for CustomResourceDefinitions {
         let mut errors = Errors::new();
         default(definition);
         set_stored_versions(definition);
-        meta::validate_finalizer_domains(definition, &mut errors);
+        meta::validate_finalizer_domains(definition, &[], &mut errors);
         validate(definition, &mut errors);
         validate_approval(definition, None, &mut errors);
         errors
@@ -33,7 +33,7 @@ impl Strategy for CustomResourceDefinitions {
         let mut errors = Errors::new();
         default(definition);
         set_stored_versions(definition);
-        meta::validate_finalizer_domains(definition, &mut errors);
+        meta::validate_finalizer_domains(definition, &[], &mut errors);
         validate(definition, &mut errors);
         validate_approval(definition, Some(old), &mut errors);
         validate_unchanged(definition, old, &mut errors);

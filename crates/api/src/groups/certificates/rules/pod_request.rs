@@ -5,13 +5,12 @@ use k8s_openapi::{
     api::certificates::v1::{PodCertificateRequest, PodCertificateRequestStatus},
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use x509_parser::{
-    certificate::X509Certificate, certification_request::X509CertificationRequest, pem::Pem, prelude::FromDer,
-};
+use x509_parser::{certificate::X509Certificate, pem::Pem, prelude::FromDer};
 
 use super::signing_request::validate_signer;
 use crate::{
     field::{Errors, FieldError, Path},
+    signing_request::proven_key,
     strategy::Rules,
     validation::{
         check::{immutable, list, present},
@@ -73,7 +72,7 @@ impl Rules for PodCertificateRequestRules {
             errors.push(FieldError::required(&at, ""));
         } else if request.len() > MAX_REQUEST {
             errors.push(FieldError::too_long(&at, MAX_REQUEST));
-        } else if requested_key(request).is_none() {
+        } else if proven_key(request).is_none() {
             errors.push(FieldError::invalid(&at, OMITTED, "must be a PKCS#10 request in DER, signed by its key"));
         }
         if let Some(annotations) = &spec.unverified_user_annotations {
@@ -140,7 +139,7 @@ fn validate_issued(
         Ok(leaf) => leaf,
         Err(words) => return errors.push(FieldError::invalid(&at, OMITTED, words)),
     };
-    if requested_key(&spec.stub_pkc_s10_request.0).as_ref() != Some(&leaf.public_key) {
+    if proven_key(&spec.stub_pkc_s10_request.0).as_ref() != Some(&leaf.public_key) {
         let words = "leaf certificate was not issued to the requested public key";
         errors.push(FieldError::invalid(&at, OMITTED, words));
     }
@@ -203,13 +202,6 @@ fn parse_chain(chain: &str) -> Result<Leaf, &'static str> {
     leaf.ok_or("must contain at least one certificate")
 }
 
-/// The public key of a PKCS#10 request, if it is one and signed by that key.
-fn requested_key(der: &[u8]) -> Option<Vec<u8>> {
-    let ([], request) = X509CertificationRequest::from_der(der).ok()? else { return None };
-    request.verify_signature().ok()?;
-    Some(request.certification_request_info.subject_pki.raw.to_vec())
-}
-
 #[cfg(test)]
 mod tests {
     use base64::{Engine, engine::general_purpose::STANDARD};
@@ -269,10 +261,10 @@ mod tests {
     fn a_request_is_signed_by_its_own_key() {
         let stub = |key: &KeyPair| request_for(key)["spec"]["stubPKCS10Request"].as_str().unwrap().to_owned();
         let mut der = STANDARD.decode(stub(&KeyPair::generate().unwrap())).unwrap();
-        assert!(requested_key(&der).is_some());
+        assert!(proven_key(&der).is_some());
         let last = der.len() - 1;
         der[last] ^= 1;
-        assert!(requested_key(&der).is_none());
+        assert!(proven_key(&der).is_none());
     }
 
     #[test]

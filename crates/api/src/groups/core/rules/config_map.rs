@@ -35,7 +35,7 @@ impl Strategy for ConfigMaps {
 }
 
 fn validate(object: &Value, errors: &mut Errors) {
-    meta::validate_finalizer_domains(object, errors);
+    meta::validate_finalizer_domains(object, &[], errors);
     let none = Map::new();
     let data = object["data"].as_object().unwrap_or(&none);
     let binary = object["binaryData"].as_object().unwrap_or(&none);

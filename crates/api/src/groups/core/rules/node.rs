@@ -74,7 +74,7 @@ fn agree_on_ranges(spec: &mut NodeSpec) {
     }
 }
 
-fn validate_taints(taints: &[Taint], path: &Path, errors: &mut Errors) {
+pub fn validate_taints(taints: &[Taint], path: &Path, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for (i, taint) in taints.iter().enumerate() {
         let at = path.index(i);

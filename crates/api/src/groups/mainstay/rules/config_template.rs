@@ -3,13 +3,14 @@
 use k8s_openapi::apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString};
 use mainstay_templates::{check_syntax, version};
 
+use super::machine_file::validate_file;
 use crate::{
     config_template::{
         ConfigTemplate, ConfigTemplateSpec, Consumer, ExecAction, HISTORY_LIMIT, HTTP_METHOD, HTTP_METHODS, HTTP_PATH,
         HttpAction, Input, LONGEST_COMMAND, LONGEST_QUIET, LONGEST_ROLLOUT, LONGEST_TIMEOUT, MAX_DELAY_SECONDS,
-        MAX_UNAVAILABLE, MOST_CONSUMERS, MOST_HISTORY, MOST_INPUTS, MOST_WAVES, NodesInput, ObjectInput, OnChange,
-        Output, OutputKey, PROGRESS_DEADLINE_SECONDS, QUIET_SECONDS, Rollout, SIGNALS, ServiceInput, SignalAction,
-        TIMEOUT_SECONDS, WORKLOAD_KINDS, WorkloadReference,
+        MAX_UNAVAILABLE, MOST_CONSUMERS, MOST_HISTORY, MOST_INPUTS, MOST_WAVES, MachineConsumer, NodesInput,
+        ObjectInput, OnChange, Output, OutputKey, PROGRESS_DEADLINE_SECONDS, QUIET_SECONDS, Rollout, SIGNALS,
+        ServiceInput, SignalAction, TIMEOUT_SECONDS, WORKLOAD_KINDS, WorkloadReference,
     },
     field::{Errors, FieldError, Path},
     strategy::Rules,
@@ -188,10 +189,10 @@ fn validate_consumers(spec: &ConfigTemplateSpec, path: &Path, errors: &mut Error
     }
     if let Some(validate) = &spec.validate {
         let at = path.child("validate");
-        if spec.consumers.is_empty() {
+        if spec.consumers.iter().all(|consumer| consumer.machines.is_some()) {
             errors.push(FieldError::forbidden(
                 &at,
-                "needs spec.consumers: the command runs in a container of one of them",
+                "needs pods in spec.consumers: the command runs in a container of one of them",
             ));
         }
         let exec = ExecAction {
@@ -217,10 +218,19 @@ fn validate_consumer(consumer: &Consumer, path: &Path, errors: &mut Errors) {
         required_one_of(&workload.kind, &WORKLOAD_KINDS, &path.child("kind"), errors);
         names::require(&workload.name, &path.child("name"), names::dns1123_subdomain, errors);
     };
-    ExactlyOne::new("sort of consumer (selector or workload)", path, errors)
+    let machines = |machines: &MachineConsumer, path: &Path, errors: &mut Errors| {
+        validate_selector(machines.selector.as_ref(), path, errors);
+        validate_file(&machines.file, path, errors);
+    };
+    ExactlyOne::new("sort of consumer (selector, workload or machines)", path, errors)
         .or("selector", &consumer.selector, selector)
         .or("workload", &consumer.workload, workload)
+        .or("machines", &consumer.machines, machines)
         .required();
+    if consumer.machines.is_some() && consumer.on_change.is_some() {
+        let words = "may not be specified for machines: their own configuration files say what is done on a change";
+        errors.push(FieldError::forbidden(&path.child("onChange"), words));
+    }
     let Some(OnChange { signal, exec, http, restart }) = &consumer.on_change else { return };
     ExactlyOne::new("action", &path.child("onChange"), errors)
         .or("signal", signal, validate_signal)
@@ -402,7 +412,7 @@ mod tests {
                  \"Deployment\", \"ReplicaSet\", \"StatefulSet\"",
                 "spec.consumers[1].onChange.http.port: Invalid value: 0: must be between 1 and 65535, inclusive",
                 "spec.consumers[1].onChange.http.path: Invalid value: \"a b\": must begin with / and have no blanks",
-                "spec.consumers[2]: Required value: must specify a sort of consumer (selector or workload)",
+                "spec.consumers[2]: Required value: must specify a sort of consumer (selector, workload or machines)",
                 "spec.consumers[2].onChange.exec.command: Required value: must name a program",
                 "spec.validate.command: Required value: must name a program",
                 "spec.validate.timeoutSeconds: Invalid value: 100000: must be between 1 and 300, inclusive",
@@ -417,6 +427,30 @@ mod tests {
                 "spec.historyLimit: Invalid value: 0: must be between 1 and 50, inclusive",
                 "spec.pinnedVersion: Invalid value: \"latest\": must be a version of status.history: ten hexadecimal digits",
             ],
+        );
+    }
+
+    #[test]
+    fn machines_have_a_file_and_no_action_of_ours() {
+        let machines = |machines: Value, more: Value| {
+            let consumers = json!({"spec": {"consumers": [with(&json!({"machines": machines}), more)]}});
+            with(&template(), consumers)
+        };
+        assert_refused::<ConfigTemplateRules>(machines(json!({"path": "/etc/zones.conf"}), json!({})), &[]);
+        assert_refused::<ConfigTemplateRules>(
+            machines(json!({"path": "etc", "mode": "7777"}), json!({"onChange": {"restart": {}}})),
+            &[
+                "spec.consumers[0].machines.path: Invalid value: \"etc\": must be an absolute path",
+                "spec.consumers[0].machines.mode: Invalid value: \"7777\": must be permissions as three octal digits, such \
+                 as 0640, without setuid, setgid and sticky",
+                "spec.consumers[0].onChange: Forbidden: may not be specified for machines: their own configuration files \
+                 say what is done on a change",
+            ],
+        );
+        let validate = json!({"spec": {"validate": {"command": ["true"]}}});
+        assert_refused::<ConfigTemplateRules>(
+            with(&machines(json!({"path": "/etc/zones.conf"}), json!({})), validate),
+            &["spec.validate: Forbidden: needs pods in spec.consumers: the command runs in a container of one of them"],
         );
     }
 

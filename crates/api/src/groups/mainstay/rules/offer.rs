@@ -1,9 +1,14 @@
 //! Offer.
 
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
 use crate::{
     field::{Errors, FieldError, Path},
-    offer::Offer,
+    offer::{MOST_POOLS, Offer, OfferPool},
     ports::PortRanges,
+    roles::{ANY_ROLE, is_role_name},
     strategy::Rules,
     validation::{
         check::{NEGATIVE, NOT_POSITIVE, version},
@@ -18,25 +23,55 @@ impl Rules for OfferRules {
 
     fn default(object: &mut Offer) {
         object.spec.free.values_mut().for_each(canonicalize_one);
+        for pool in &mut object.spec.pools {
+            pool.free.values_mut().chain(pool.capacity.values_mut()).for_each(canonicalize_one);
+        }
     }
 
     fn validate(object: &Offer, errors: &mut Errors) {
         let (path, spec) = (Path::new("spec"), &object.spec);
-        for (name, quantity) in spec.free.iter().filter(|(_, quantity)| amount(quantity).is_negative()) {
-            errors.push(FieldError::invalid(&path.child("free").key(name), quantity.0.as_str(), NEGATIVE));
-        }
-        for (field, ranges) in [("automaticPorts", &spec.automatic_ports), ("explicitPorts", &spec.explicit_ports)] {
-            for (i, range) in ranges.iter().enumerate() {
-                if let Err(error) = PortRanges::parse([range]) {
-                    let at = path.child(field).index(i);
-                    errors.push(FieldError::invalid(&at, range.as_str(), error.to_string()));
-                }
-            }
-        }
+        amounts(&spec.free, &path.child("free"), errors);
+        ports(&spec.automatic_ports, &path.child("automaticPorts"), errors);
+        ports(&spec.explicit_ports, &path.child("explicitPorts"), errors);
+        pools(&spec.pools, &path.child("pools"), errors);
         if spec.ttl_seconds <= 0 {
             errors.push(FieldError::invalid(&path.child("ttlSeconds"), spec.ttl_seconds, NOT_POSITIVE));
         }
         version(&spec.seen, &path.child("seen"), errors);
+    }
+}
+
+fn amounts(own: &BTreeMap<String, Quantity>, path: &Path, errors: &mut Errors) {
+    for (name, quantity) in own.iter().filter(|(_, quantity)| amount(quantity).is_negative()) {
+        errors.push(FieldError::invalid(&path.key(name), quantity.0.as_str(), NEGATIVE));
+    }
+}
+
+fn ports(ranges: &[String], path: &Path, errors: &mut Errors) {
+    for (i, range) in ranges.iter().enumerate() {
+        if let Err(error) = PortRanges::parse([range]) {
+            errors.push(FieldError::invalid(&path.index(i), range.as_str(), error.to_string()));
+        }
+    }
+}
+
+fn pools(own: &[OfferPool], path: &Path, errors: &mut Errors) {
+    if own.len() > MOST_POOLS {
+        return errors.push(FieldError::too_many(path, own.len(), MOST_POOLS));
+    }
+    for (i, pool) in own.iter().enumerate() {
+        let path = path.index(i);
+        if pool.role != ANY_ROLE && !is_role_name(&pool.role) {
+            let why = "must be `*`, or at most 63 small letters, digits and dashes";
+            errors.push(FieldError::invalid(&path.child("role"), pool.role.as_str(), why));
+        }
+        if own[..i].iter().any(|other| other.role == pool.role) {
+            errors.push(FieldError::duplicate(&path.child("role"), pool.role.as_str()));
+        }
+        amounts(&pool.capacity, &path.child("capacity"), errors);
+        amounts(&pool.free, &path.child("free"), errors);
+        ports(&pool.automatic_ports, &path.child("automaticPorts"), errors);
+        ports(&pool.explicit_ports, &path.child("explicitPorts"), errors);
     }
 }
 
@@ -75,6 +110,29 @@ mod tests {
                  31000-32000, between 1 and 65535",
                 "spec.ttlSeconds: Invalid value: 0: must be greater than zero",
                 "spec.seen: Invalid value: \"x\": must be a resourceVersion that a server gave",
+            ],
+        );
+    }
+
+    #[test]
+    fn pools_are_of_different_roles_and_have_amounts_and_ports() {
+        let pool = |role: &str, free: &str| json!({"role": role, "capacity": {"cpu": "4"}, "free": {"cpu": free}, "automaticPorts": ["31500"], "explicitPorts": []});
+        let offer = |pools: serde_json::Value| {
+            json!({
+                "apiVersion": "mainstay.dev/v1", "kind": "Offer", "metadata": {"name": "n1"},
+                "spec": {
+                    "free": {}, "automaticPorts": [], "explicitPorts": [], "pools": pools, "ttlSeconds": 5, "seen": "17",
+                },
+            })
+        };
+        let good = offer(json!([pool("*", "1"), pool("batch", "1500m")]));
+        assert_completes::<OfferRules>(offer(json!([pool("*", "1"), pool("batch", "1.5")])), good);
+        assert_refused::<OfferRules>(
+            offer(json!([pool("Batch", "1"), pool("b", "-1"), pool("b", "1")])),
+            &[
+                "spec.pools[0].role: Invalid value: \"Batch\": must be `*`, or at most 63 small letters, digits and dashes",
+                "spec.pools[1].free[cpu]: Invalid value: \"-1\": must be greater than or equal to 0",
+                "spec.pools[2].role: Duplicate value: \"b\"",
             ],
         );
     }

@@ -8,14 +8,16 @@ use crate::{
     groups::batch::rules::cron,
     needs::{NeedTarget, Needs, ServiceName},
     release::{
-        DAYS, DEFAULT_PROGRESS_DEADLINE_SECONDS, HALT, MOST_GATES, MOST_NAMED_MACHINES, MOST_WAVES, MOST_WINDOWS,
-        ROLLBACK, Release, ReleaseGate, ReleaseWave, ReleaseWindow,
+        DAYS, DEFAULT_PROGRESS_DEADLINE_SECONDS, ExecGate, HALT, HttpGate, LONGEST_PATCH, MOST_GATES,
+        MOST_NAMED_MACHINES, MOST_WAVES, MOST_WINDOWS, MOST_WORKLOAD_CHANGES, ROLLBACK, Release, ReleaseGate,
+        ReleaseWave, ReleaseWindow, UNRELEASED, WORKLOAD_KINDS, WorkloadChange,
     },
+    release_gate::{LONGEST_COMMAND, LONGEST_TIMEOUT_SECONDS, MOST_STATUSES, compile_expectation},
     strategy::Rules,
     validation::{
         check::{NOT_POSITIVE, non_negative, one_of},
         int_or_percent,
-        labels::validate_selector,
+        labels::{selects_all, validate_selector},
         names,
     },
 };
@@ -38,7 +40,18 @@ impl Rules for ReleaseRules {
         let (path, spec) = (Path::new("spec"), &object.spec);
         version(Some(&spec.version), &path.child("version"), errors);
         version(spec.aborted_version.as_deref(), &path.child("abortedVersion"), errors);
-        validate_selector(&spec.selector, &path.child("selector"), errors);
+        if spec.version == UNRELEASED {
+            let why = "means what workloads ran before any release; name another version";
+            errors.push(FieldError::invalid(&path.child("version"), spec.version.as_str(), why));
+        }
+        match &spec.selector {
+            Some(selector) => validate_selector(selector, &path.child("selector"), errors),
+            None if spec.workloads.is_empty() => {
+                let why = "must say which machines, or `workloads` which workloads; {} selects all machines";
+                errors.push(FieldError::required(&path.child("selector"), why));
+            }
+            None => {}
+        }
         let shares = [
             ("maxUnavailable", &spec.max_unavailable),
             ("maxFailed", &spec.max_failed),
@@ -53,7 +66,10 @@ impl Rules for ReleaseRules {
                 errors.push(FieldError::invalid(&path.child(name), serde_json::json!(share), why));
             }
         }
-        non_negative(spec.soak_seconds.unwrap_or(0).into(), &path.child("soakSeconds"), errors);
+        for (name, seconds) in [("soakSeconds", spec.soak_seconds), ("rollbackSoakSeconds", spec.rollback_soak_seconds)]
+        {
+            non_negative(seconds.unwrap_or(0).into(), &path.child(name), errors);
+        }
         if let Some(seconds) = spec.progress_deadline_seconds.filter(|seconds| *seconds <= 0) {
             errors.push(FieldError::invalid(&path.child("progressDeadlineSeconds"), seconds, NOT_POSITIVE));
         }
@@ -64,9 +80,19 @@ impl Rules for ReleaseRules {
             }
             count <= most
         };
-        let waves = path.child("waves");
-        if at_most(spec.waves.len(), MOST_WAVES, &waves, errors) {
-            spec.waves.iter().enumerate().for_each(|(i, own)| wave(own, &waves.index(i), errors));
+        for (name, own) in [("waves", &spec.waves), ("rollbackWaves", &spec.rollback_waves)] {
+            let waves = path.child(name);
+            if at_most(own.len(), MOST_WAVES, &waves, errors) {
+                own.iter().enumerate().for_each(|(i, own)| wave(own, &waves.index(i), errors));
+            }
+        }
+        for (i, _) in spec.rollback_waves.iter().enumerate().filter(|(_, own)| !own.gates.is_empty()) {
+            let gates = path.child("rollbackWaves").index(i).child("gates");
+            errors.push(FieldError::forbidden(&gates, "a rollback waits for no gates"));
+        }
+        let workloads = path.child("workloads");
+        if at_most(spec.workloads.len(), MOST_WORKLOAD_CHANGES, &workloads, errors) {
+            spec.workloads.iter().enumerate().for_each(|(i, own)| workload_change(own, &workloads.index(i), errors));
         }
         let windows = path.child("windows");
         if at_most(spec.windows.len(), MOST_WINDOWS, &windows, errors) {
@@ -85,11 +111,61 @@ impl Rules for ReleaseRules {
     }
 }
 
+fn workload_change(own: &WorkloadChange, path: &Path, errors: &mut Errors) {
+    for (i, kind) in own.kinds.iter().enumerate() {
+        one_of(kind, &WORKLOAD_KINDS, &path.child("kinds").index(i), errors);
+    }
+    for (i, namespace) in own.namespaces.iter().enumerate() {
+        names::refuse(namespace, &path.child("namespaces").index(i), names::dns1123_label, errors);
+    }
+    validate_selector(&own.selector, &path.child("selector"), errors);
+    if selects_all(&own.selector) && own.namespaces.is_empty() {
+        let why = "would select every workload of every namespace: name labels, or `namespaces`";
+        errors.push(FieldError::invalid(&path.child("selector"), serde_json::json!(own.selector), why));
+    }
+    for (container, image) in &own.images {
+        let path = path.child("images").key(container);
+        names::refuse(container, &path, names::dns1123_label, errors);
+        if image.is_empty() || image.trim() != image {
+            let why = "must be an image, such as registry.example.com/web:$(VERSION)";
+            errors.push(FieldError::invalid(&path, image.as_str(), why));
+        }
+    }
+    match (&own.patch, own.images.is_empty()) {
+        (None, true) => errors.push(FieldError::required(path, "must have `images` or `patch`")),
+        (Some(_), false) => {
+            errors.push(FieldError::forbidden(&path.child("patch"), "may not be specified with `images`"));
+        }
+        (Some(patch), true) => {
+            let is_change = patch.as_object().is_some_and(|fields| !fields.is_empty());
+            let size = patch.to_string().len();
+            if !is_change || size > LONGEST_PATCH {
+                let why = format!(
+                    "must be a part of a pod's template, with metadata or spec, of at most {LONGEST_PATCH} bytes"
+                );
+                errors.push(FieldError::invalid(
+                    &path.child("patch"),
+                    if is_change { "…".into() } else { patch.clone() },
+                    why,
+                ));
+            }
+        }
+        (None, false) => {}
+    }
+}
+
 fn wave(own: &ReleaseWave, path: &Path, errors: &mut Errors) {
-    match (&own.up_to, own.machines.len()) {
-        (None, 0) => errors.push(FieldError::required(path, "must have `machines` or `upTo`")),
+    for (i, name) in own.workloads.iter().enumerate() {
+        if !is_workload_name(name) {
+            let why = "must be kind, namespace and name, such as deployment/shop/web";
+            errors.push(FieldError::invalid(&path.child("workloads").index(i), name.as_str(), why));
+        }
+    }
+    match (&own.up_to, own.machines.len() + own.workloads.len()) {
+        (None, 0) => errors.push(FieldError::required(path, "must have `machines`, `workloads` or `upTo`")),
         (Some(_), 1..) => {
-            errors.push(FieldError::forbidden(&path.child("upTo"), "may not be specified with `machines`"));
+            let why = "may not be specified with `machines` or `workloads`";
+            errors.push(FieldError::forbidden(&path.child("upTo"), why));
         }
         (Some(share), 0) => {
             int_or_percent::validate(share, &path.child("upTo"), errors);
@@ -111,10 +187,19 @@ fn wave(own: &ReleaseWave, path: &Path, errors: &mut Errors) {
     own.gates.iter().enumerate().for_each(|(i, own)| gate(own, &gates.index(i), errors));
 }
 
+fn is_workload_name(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('/').collect();
+    let [kind, namespace, name] = parts[..] else { return false };
+    WORKLOAD_KINDS.iter().any(|own| own.to_lowercase() == kind)
+        && names::dns1123_label(namespace).is_empty()
+        && names::dns1123_subdomain(name).is_empty()
+}
+
 fn gate(own: &ReleaseGate, path: &Path, errors: &mut Errors) {
-    let kinds = [own.needs.is_some(), own.http.is_some(), own.approval].into_iter().filter(|has| *has).count();
-    if kinds != 1 {
-        errors.push(FieldError::required(path, "must have exactly one of `needs`, `http` and `approval`"));
+    let kinds = [own.needs.is_some(), own.http.is_some(), own.https.is_some(), own.exec.is_some(), own.approval];
+    if kinds.into_iter().filter(|has| *has).count() != 1 {
+        let why = "must have exactly one of `needs`, `http`, `https`, `exec` and `approval`";
+        errors.push(FieldError::required(path, why));
     }
     if let Some(text) = &own.needs {
         let path = path.child("needs");
@@ -130,13 +215,69 @@ fn gate(own: &ReleaseGate, path: &Path, errors: &mut Errors) {
             Ok(_) => {}
         }
     }
-    if let Some(http) = &own.http {
-        let host = http.url.strip_prefix("http://").and_then(|rest| rest.split(['/', '?']).next()).unwrap_or_default();
-        let is_text = http.url.bytes().all(|byte| byte.is_ascii_graphic());
-        if host.is_empty() || host.contains('@') || !is_text || http.url.len() > 2048 {
-            let why = "must be a URL with the scheme http and a host, such as http://10.96.0.20:8080/healthy";
-            errors.push(FieldError::invalid(&path.child("http").child("url"), http.url.as_str(), why));
+    for (scheme, http) in [("http", &own.http), ("https", &own.https)] {
+        if let Some(http) = http {
+            http_gate(http, scheme, &path.child(scheme), errors);
         }
+    }
+    if let Some(exec) = &own.exec {
+        exec_gate(exec, &path.child("exec"), errors);
+    }
+}
+
+fn http_gate(own: &HttpGate, scheme: &str, path: &Path, errors: &mut Errors) {
+    let rest = own.url.strip_prefix(scheme).and_then(|rest| rest.strip_prefix("://"));
+    let host = rest.and_then(|rest| rest.split(['/', '?']).next()).unwrap_or_default();
+    let is_text = own.url.bytes().all(|byte| byte.is_ascii_graphic());
+    if host.is_empty() || host.contains('@') || !is_text || own.url.len() > 2048 {
+        let why =
+            format!("must be a URL with the scheme {scheme} and a host, such as {scheme}://10.96.0.20:8080/healthy");
+        errors.push(FieldError::invalid(&path.child("url"), own.url.as_str(), why));
+    }
+    timeout(own.timeout_seconds, path, errors);
+    if own.statuses.len() > MOST_STATUSES {
+        errors.push(FieldError::too_many(&path.child("statuses"), own.statuses.len(), MOST_STATUSES));
+    }
+    for (i, status) in own.statuses.iter().enumerate().filter(|(_, status)| !(100..600).contains(*status)) {
+        errors.push(FieldError::invalid(&path.child("statuses").index(i), *status, "must be from 100 to 599"));
+    }
+    if let Some(source) = &own.expect
+        && let Err(why) = compile_expectation(source)
+    {
+        errors.push(FieldError::invalid(&path.child("expect"), source.as_str(), why));
+    }
+    let of_tls = [("certificateAuthority", &own.certificate_authority), ("serverName", &own.server_name)];
+    for (name, _) in of_tls.iter().filter(|(_, value)| scheme == "http" && value.is_some()) {
+        errors.push(FieldError::forbidden(&path.child(name), "is about TLS; use `https`"));
+    }
+    if own.certificate_authority.as_ref().is_some_and(|pem| !pem.contains("-----BEGIN CERTIFICATE-----")) {
+        let why = "must have certificates in PEM form";
+        errors.push(FieldError::invalid(&path.child("certificateAuthority"), "…", why));
+    }
+    if let Some(name) = &own.server_name {
+        names::refuse(name, &path.child("serverName"), names::dns1123_subdomain, errors);
+    }
+}
+
+fn exec_gate(own: &ExecGate, path: &Path, errors: &mut Errors) {
+    names::require(&own.namespace, &path.child("namespace"), names::dns1123_label, errors);
+    names::require(&own.pod, &path.child("pod"), names::dns1123_subdomain, errors);
+    if let Some(container) = &own.container {
+        names::refuse(container, &path.child("container"), names::dns1123_label, errors);
+    }
+    if own.command.first().is_none_or(String::is_empty) {
+        errors.push(FieldError::required(&path.child("command"), "must name a program"));
+    }
+    if own.command.iter().map(String::len).sum::<usize>() > LONGEST_COMMAND {
+        errors.push(FieldError::too_long(&path.child("command"), LONGEST_COMMAND));
+    }
+    timeout(own.timeout_seconds, path, errors);
+}
+
+fn timeout(seconds: Option<i32>, path: &Path, errors: &mut Errors) {
+    if let Some(seconds) = seconds.filter(|seconds| !(1..=LONGEST_TIMEOUT_SECONDS).contains(seconds)) {
+        let why = format!("must be from 1 to {LONGEST_TIMEOUT_SECONDS}");
+        errors.push(FieldError::invalid(&path.child("timeoutSeconds"), seconds, why));
     }
 }
 
@@ -229,14 +370,14 @@ mod tests {
                 json!({"progressDeadlineSeconds": 0}),
                 "spec.progressDeadlineSeconds: Invalid value: 0: must be greater than zero",
             ),
-            (json!({"waves": [{}]}), "spec.waves[0]: Required value: must have `machines` or `upTo`"),
+            (json!({"waves": [{}]}), "spec.waves[0]: Required value: must have `machines`, `workloads` or `upTo`"),
             (
                 json!({"waves": [{"upTo": 1, "machines": ["a"]}]}),
-                "spec.waves[0].upTo: Forbidden: may not be specified with `machines`",
+                "spec.waves[0].upTo: Forbidden: may not be specified with `machines` or `workloads`",
             ),
             (
                 json!({"waves": [{"upTo": 1, "gates": [{}]}]}),
-                "spec.waves[0].gates[0]: Required value: must have exactly one of `needs`, `http` and `approval`",
+                "spec.waves[0].gates[0]: Required value: must have exactly one of `needs`, `http`, `https`, `exec` and `approval`",
             ),
             (
                 json!({"waves": [{"upTo": 1, "gates": [{"needs": "mysql"}]}]}),
@@ -260,6 +401,78 @@ mod tests {
             (
                 json!({"hold": {"reason": " "}}),
                 "spec.hold.reason: Invalid value: \" \": must say why, in at most 1024 bytes",
+            ),
+        ] {
+            assert_refused::<ReleaseRules>(release(spec), &[error]);
+        }
+        let gate = |gate: Value| json!({"waves": [{"upTo": 1, "gates": [gate]}]});
+        let change =
+            |change: Value| json!({"workloads": [with(&json!({"selector": {"matchLabels": {"app": "web"}}}), change)]});
+        for (spec, error) in [
+            (
+                gate(json!({"https": {"url": "http://x/"}})),
+                "spec.waves[0].gates[0].https.url: Invalid value: \"http://x/\": must be a URL with the scheme https and a host, such \
+                 as https://10.96.0.20:8080/healthy",
+            ),
+            (
+                gate(json!({"http": {"url": "http://x/", "serverName": "y"}})),
+                "spec.waves[0].gates[0].http.serverName: Forbidden: is about TLS; use `https`",
+            ),
+            (
+                gate(json!({"https": {"url": "https://x/", "certificateAuthority": "x"}})),
+                "spec.waves[0].gates[0].https.certificateAuthority: Invalid value: \"…\": must have certificates in PEM form",
+            ),
+            (
+                gate(json!({"http": {"url": "http://x/", "expect": "status"}})),
+                "spec.waves[0].gates[0].http.expect: Invalid value: \"status\": must evaluate to true or false",
+            ),
+            (
+                gate(json!({"http": {"url": "http://x/", "timeoutSeconds": 3600}})),
+                "spec.waves[0].gates[0].http.timeoutSeconds: Invalid value: 3600: must be from 1 to 60",
+            ),
+            (
+                gate(json!({"http": {"url": "http://x/", "statuses": [99]}})),
+                "spec.waves[0].gates[0].http.statuses[0]: Invalid value: 99: must be from 100 to 599",
+            ),
+            (
+                gate(json!({"exec": {"namespace": "db", "pod": "p", "command": []}})),
+                "spec.waves[0].gates[0].exec.command: Required value: must name a program",
+            ),
+            (
+                json!({"rollbackWaves": [{"upTo": 1, "gates": [{"approval": true}]}]}),
+                "spec.rollbackWaves[0].gates: Forbidden: a rollback waits for no gates",
+            ),
+            (
+                json!({"version": "unreleased"}),
+                "spec.version: Invalid value: \"unreleased\": means what workloads ran before any release; name another version",
+            ),
+            (
+                json!({"waves": [{"workloads": ["web"]}]}),
+                "spec.waves[0].workloads[0]: Invalid value: \"web\": must be kind, namespace and name, such as deployment/shop/web",
+            ),
+            (change(json!({})), "spec.workloads[0]: Required value: must have `images` or `patch`"),
+            (
+                change(json!({"images": {"web": "web:2"}, "patch": {"spec": {}}})),
+                "spec.workloads[0].patch: Forbidden: may not be specified with `images`",
+            ),
+            (
+                change(json!({"images": {"web": " web"}})),
+                "spec.workloads[0].images[web]: Invalid value: \" web\": must be an image, such as \
+                 registry.example.com/web:$(VERSION)",
+            ),
+            (
+                change(json!({"kinds": ["Job"], "images": {"web": "web:2"}})),
+                "spec.workloads[0].kinds[0]: Unsupported value: \"Job\": supported values: \"DaemonSet\", \"Deployment\", \
+                 \"StatefulSet\"",
+            ),
+            (
+                json!({"workloads": [{"selector": {}, "images": {"web": "web:2"}}]}),
+                "spec.workloads[0].selector: Invalid value: {}: would select every workload of every namespace: name labels, or \
+                 `namespaces`",
+            ),
+            (
+                json!({"selector": null}),
+                "spec.selector: Required value: must say which machines, or `workloads` which workloads; {} selects all machines",
             ),
         ] {
             assert_refused::<ReleaseRules>(release(spec), &[error]);

@@ -7,10 +7,8 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use crate::{
     field::{Errors, FieldError, Path},
     validation::check::{list, text},
-    wellknown::kubernetes::{MIRROR_POD, POD_DELETION_COST},
+    wellknown::kubernetes::{APPARMOR_PREFIX, MIRROR_POD, POD_DELETION_COST},
 };
-
-const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 type Annotations = BTreeMap<String, String>;
 
@@ -27,7 +25,7 @@ pub(super) fn validate(annotations: &Annotations, spec: &PodSpec, path: &Path, e
         errors.push(FieldError::invalid(&path.key(POD_DELETION_COST), value.as_str(), "must be a 32bit integer"));
     }
     for (key, profile) in annotations {
-        let Some(container) = key.strip_prefix(APP_ARMOR) else { continue };
+        let Some(container) = key.strip_prefix(APPARMOR_PREFIX) else { continue };
         if !has_container(spec, container) {
             errors.push(FieldError::invalid(&path.key(key), container, "container not found"));
         }
@@ -47,7 +45,7 @@ pub(super) fn validate_update(pod: &Pod, old: &Pod, errors: &mut Errors) {
     let path = Path::new("metadata").child("annotations");
     let kind = |key: &str| match key {
         MIRROR_POD => Some("mirror pod annotation"),
-        _ if key.starts_with(APP_ARMOR) => Some("AppArmor annotations"),
+        _ if key.starts_with(APPARMOR_PREFIX) => Some("AppArmor annotations"),
         _ => None,
     };
     for (key, what) in
