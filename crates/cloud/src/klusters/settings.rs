@@ -1,0 +1,89 @@
+//! Settings of Klusters: which versions there are, from which image their servers run, and who they are in the cloud.
+
+use std::collections::BTreeMap;
+
+use mainstay_api::cloud::version::parse_version;
+use semver::Version;
+
+/// An image that is the machine's own root file system.
+pub const HOST_IMAGE: &str = "host";
+
+#[derive(Clone, Debug, Default)]
+pub struct KlusterSettings {
+    /// The image of each version that is offered.
+    pub images: BTreeMap<Version, String>,
+    /// The program in the image.
+    pub program: String,
+    /// The StorageClass of its servers' volumes; the stock one if not set.
+    pub storage_class: Option<String>,
+    /// The API of a Kluster is at `https://<name>.<domain>:<port>`; at the address of its Service if not set.
+    pub domain: Option<String>,
+    /// Users of Klusters in the cloud; none are made if not set.
+    pub service_users: Option<ServiceUserSettings>,
+}
+
+#[derive(Clone, Debug)]
+pub struct ServiceUserSettings {
+    /// The domain that they are made in, by name.
+    pub domain: String,
+    /// Roles that each has in its project, by name.
+    pub roles: Vec<String>,
+}
+
+impl Default for ServiceUserSettings {
+    fn default() -> Self {
+        Self { domain: "kubernikus".to_owned(), roles: vec!["network_admin".to_owned(), "member".to_owned()] }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} must be a version and an image, such as 1.37.0=registry/mainstay:1")]
+pub struct InvalidImage(String);
+
+/// Versions and their images, each written `VERSION=IMAGE`.
+pub fn parse_images(pairs: &[String]) -> Result<BTreeMap<Version, String>, InvalidImage> {
+    let parse = |pair: &String| {
+        let (version, image) = pair.split_once('=').filter(|(_, image)| !image.is_empty())?;
+        Some((parse_version(version)?, image.to_owned()))
+    };
+    pairs.iter().map(|pair| parse(pair).ok_or_else(|| InvalidImage(pair.clone()))).collect()
+}
+
+impl KlusterSettings {
+    /// This very program in the version that it is, from the machine's own files.
+    pub fn of_this_program(version: &str, program: &str) -> Self {
+        let images = parse_version(version).map(|version| (version, HOST_IMAGE.to_owned()));
+        Self {
+            images: images.into_iter().collect(),
+            program: program.to_owned(),
+            storage_class: None,
+            domain: None,
+            service_users: None,
+        }
+    }
+
+    pub fn newest_version(&self) -> Option<&Version> {
+        self.images.keys().next_back()
+    }
+
+    pub fn image(&self, version: &str) -> Option<&str> {
+        self.images.get(&parse_version(version)?).map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_belongs_to_a_version_and_the_newest_is_offered_first() {
+        let pairs = ["1.9.0=a".to_owned(), "1.37.0=example.com/a:1=x".to_owned()];
+        let settings = KlusterSettings { images: parse_images(&pairs).unwrap(), ..KlusterSettings::default() };
+        assert_eq!(settings.image("1.37.0"), Some("example.com/a:1=x"));
+        assert_eq!(settings.newest_version().map(ToString::to_string).as_deref(), Some("1.37.0"));
+        assert_eq!(settings.image("1.38.0"), None);
+        for wrong in ["", "1.37=x", "1.37.0", "1.37.0="] {
+            assert_eq!(parse_images(&[wrong.to_owned()]), Err(InvalidImage(wrong.to_owned())));
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Tests against a real OpenStack, which `tools/openstack/up` starts once for all of them and leaves running; each has a project of its own.
+//!
+//! `tools/openstack/down --purge` ends it. `OPENSTACK_DIR` and `OPENSTACK_PORT_OFFSET` choose another.
+
+mod attachments;
+mod client;
+mod fault_proxy;
+mod faults;
+mod flight;
+mod harness;
+mod kills;
+mod klusters;
+mod load_balancers;
+mod resource_list;
+mod routes;
+mod teardown;
+mod volumes;
