@@ -10,7 +10,10 @@
 
 use std::{fs, io, path::Path};
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{
+    Deserialize, Serialize,
+    de::{DeserializeOwned, Error as _},
+};
 
 /// The version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -102,7 +105,9 @@ impl Format {
 
     pub fn decode<T: DeserializeOwned>(self, record: &[u8]) -> Result<T, FormatError> {
         self.check(record)?;
-        Ok(serde_json::from_slice(record)?)
+        // Text, and not bytes, is what objects of the API are decoded from: one decoder for each type is enough.
+        let text = str::from_utf8(record).map_err(serde_json::Error::custom)?;
+        Ok(serde_json::from_str(text)?)
     }
 
     /// Refuses a record of a newer format. One that is damaged or has no number passes: its reader knows what to do about it.

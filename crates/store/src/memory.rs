@@ -4,7 +4,7 @@
 //! a line that nobody may ask behind. Other backends are compared with it, and tests that need a
 //! store and not a disk use it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -23,8 +23,9 @@ struct Shared {
     newest: watch::Sender<Revision>,
 }
 
+/// All transactions in order, and what the keys are after them. Without watches: these are up to the store around it.
 #[derive(Default)]
-struct Model {
+pub struct Model {
     log: Vec<Change>,
     current: Keys,
     revision: Revision,
@@ -44,7 +45,50 @@ impl Default for Memory {
 }
 
 impl Model {
-    fn check_readable(&self, at: Revision) -> Result<(), StoreError> {
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    pub fn get(&self, key: &str) -> Option<Arc<Entry>> {
+        self.current.get(key).cloned()
+    }
+
+    pub fn list(&self, query: &List<'_>) -> Result<Listing, StoreError> {
+        let revision = query.at.unwrap_or(self.revision);
+        self.check_readable(revision)?;
+        let past;
+        let keys = match revision == self.revision {
+            true => &self.current,
+            false => {
+                past = self.keys_at(revision);
+                &past
+            }
+        };
+        let first = query.start.unwrap_or(query.prefix).max(query.prefix);
+        let from = (Bound::Included(first), Bound::Unbounded);
+        let within = keys.range::<str, _>(from).take_while(|(key, _)| key.starts_with(query.prefix));
+        let mut entries: Vec<_> = within.map(|(_, entry)| entry.clone()).collect();
+        let limit = query.limit.unwrap_or(usize::MAX).min(entries.len());
+        let remaining = (entries.len() - limit) as u64;
+        entries.truncate(limit);
+        Ok(Listing { entries, revision, remaining })
+    }
+
+    /// What was changed by transactions after this one, in order.
+    pub fn changes_after(&self, revision: Revision) -> &[Change] {
+        &self.log[self.log.partition_point(|change| change.revision <= revision)..]
+    }
+
+    pub fn compact(&mut self, at: Revision) -> Result<(), StoreError> {
+        if at <= self.compacted {
+            return Err(StoreError::Compacted { requested: at, oldest: self.compacted });
+        }
+        self.check_readable(at)?;
+        self.compacted = at;
+        Ok(())
+    }
+
+    pub fn check_readable(&self, at: Revision) -> Result<(), StoreError> {
         if at > self.revision {
             return Err(StoreError::Future { requested: at, newest: self.revision });
         }
@@ -73,7 +117,7 @@ impl Model {
         }
     }
 
-    fn commit(&mut self, txn: Txn) -> Result<Outcome, StoreError> {
+    pub fn commit(&mut self, txn: Txn) -> Result<Outcome, StoreError> {
         crate::check::txn(&txn, crate::check::TXN_BYTES)?;
         if !txn.compares.iter().all(|c| self.holds(&c.key, c.expect)) {
             let current = txn.compares.iter().map(|c| self.current.get(&c.key).cloned()).collect();
@@ -107,27 +151,11 @@ impl Model {
 impl Store for Memory {
     async fn get(&self, key: &str) -> Result<(Option<Arc<Entry>>, Revision), StoreError> {
         let model = self.0.model.lock();
-        Ok((model.current.get(key).cloned(), model.revision))
+        Ok((model.get(key), model.revision()))
     }
 
     async fn list(&self, query: List<'_>) -> Result<Listing, StoreError> {
-        let model = self.0.model.lock();
-        let revision = query.at.unwrap_or(model.revision);
-        model.check_readable(revision)?;
-        let past;
-        let keys = match revision == model.revision {
-            true => &model.current,
-            false => {
-                past = model.keys_at(revision);
-                &past
-            }
-        };
-        let within = |key: &str| key.starts_with(query.prefix) && query.start.is_none_or(|start| key >= start);
-        let mut entries: Vec<_> = keys.values().filter(|e| within(&e.key)).cloned().collect();
-        let limit = query.limit.unwrap_or(usize::MAX).min(entries.len());
-        let remaining = (entries.len() - limit) as u64;
-        entries.truncate(limit);
-        Ok(Listing { entries, revision, remaining })
+        self.0.model.lock().list(&query)
     }
 
     async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {
@@ -144,13 +172,7 @@ impl Store for Memory {
     }
 
     async fn compact(&self, at: Revision) -> Result<(), StoreError> {
-        let mut model = self.0.model.lock();
-        if at <= model.compacted {
-            return Err(StoreError::Compacted { requested: at, oldest: model.compacted });
-        }
-        model.check_readable(at)?;
-        model.compacted = at;
-        Ok(())
+        self.0.model.lock().compact(at)
     }
 
     async fn revision(&self) -> Result<Revision, StoreError> {
@@ -169,7 +191,7 @@ struct Follower {
 impl Follower {
     fn look(&mut self) -> Option<WatchEvent> {
         let model = self.store.0.model.lock();
-        let news = model.log.iter().filter(|c| c.revision > self.after && c.key.starts_with(&self.prefix));
+        let news = model.changes_after(self.after).iter().filter(|change| change.key.starts_with(&self.prefix));
         let news: Vec<Change> = news.cloned().collect();
         self.after = model.revision;
         if !news.is_empty() {

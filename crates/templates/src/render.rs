@@ -11,6 +11,8 @@ use std::{collections::BTreeMap, fmt, io};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, syntax::SyntaxConfig, value::Serde};
 use serde_json::Value;
 
+use crate::nesting::{TooDeep, check_nesting};
+
 /// How long a template may be.
 pub const MAX_SOURCE: usize = 256 * 1024;
 /// How much it may write; what a ConfigMap or Secret takes, less some room for the rest of the object.
@@ -77,12 +79,16 @@ fn shorten(text: &str, most: usize) -> String {
     text.chars().take(most).collect()
 }
 
+fn syntax() -> SyntaxConfig {
+    let syntax = SyntaxConfig::builder().keep_trailing_newline(true).trim_blocks(true).lstrip_blocks(true).build();
+    syntax.expect("the stock delimiters differ")
+}
+
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
-    let syntax = SyntaxConfig::builder().keep_trailing_newline(true).trim_blocks(true).lstrip_blocks(true).build();
-    environment.set_syntax(syntax.expect("the stock delimiters differ"));
+    environment.set_syntax(syntax());
     environment.set_recursion_limit(MAX_DEPTH);
     environment.set_fuel(Some(MAX_STEPS));
     environment.remove_global("debug");
@@ -92,25 +98,38 @@ fn environment() -> Environment<'static> {
 /// The name under which errors would show the template.
 const NAME: &str = "template";
 
-/// Whether a text is a template.
+/// Of the thread that parses: within the bounds of [`check_nesting`] the engine needs a fraction of it, also without optimization.
+const PARSER_STACK: usize = 32 << 20;
+
+/// Whether a text is a template. Within a process that must not end, whatever the text is.
 pub fn check_syntax(source: &str) -> Result<(), TemplateError> {
-    check_size(source)?;
-    environment()
-        .template_from_named_str(NAME, source)
-        .map(drop)
-        .map_err(|error| TemplateError::from_engine(&error, source))
+    check_bounds(source)?;
+    let parse = || {
+        let parsed = environment().template_from_named_str(NAME, source).map(drop);
+        parsed.map_err(|error| TemplateError::from_engine(&error, source))
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("parse-template".to_owned()).stack_size(PARSER_STACK);
+        let thread = thread.spawn_scoped(scope, parse);
+        let thread = thread.map_err(|error| TemplateError::new(format!("cannot be checked now: {error}")))?;
+        thread.join().unwrap_or_else(|_| Err(TemplateError::new("cannot be parsed")))
+    })
 }
 
-fn check_size(source: &str) -> Result<(), TemplateError> {
+fn check_bounds(source: &str) -> Result<(), TemplateError> {
     if source.len() > MAX_SOURCE {
         return Err(TemplateError::new(format!("is longer than {MAX_SOURCE} bytes")));
     }
-    Ok(())
+    check_nesting(source, syntax()).map_err(|TooDeep { line, problem }| TemplateError {
+        line: Some(line),
+        problem,
+        detail: None,
+    })
 }
 
 /// What a template makes of its inputs.
 pub fn render(source: &str, inputs: &BTreeMap<String, Value>) -> Result<String, TemplateError> {
-    check_size(source)?;
+    check_bounds(source)?;
     let environment = environment();
     let failed = |error: Error| TemplateError::from_engine(&error, source);
     let template = environment.template_from_named_str(NAME, source).map_err(failed)?;

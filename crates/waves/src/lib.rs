@@ -17,7 +17,7 @@ mod state;
 
 pub use amount::Amount;
 pub use plan::plan;
-pub use state::{Plan, State, StuckReason, Wait};
+pub use state::{Plan, State, StuckReason, Wait, list_names};
 
 use std::collections::BTreeSet;
 

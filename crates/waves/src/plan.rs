@@ -1,8 +1,6 @@
 //! The decision: sorts members into what they are to this rollout, finds the first wave that is not finished, and starts as
 //! many of it as may be unavailable.
 
-use std::collections::HashSet;
-
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{Gate, Health, Member, Plan, Position, Rollout, State, Strategy, StuckReason, Wait, Wave};
@@ -152,18 +150,19 @@ fn assign(waves: &[Wave], entries: &[Entry]) -> Vec<Vec<usize>> {
     let mut free: Vec<usize> = (0..entries.len()).collect();
     let mut assigned: Vec<Vec<usize>> = Vec::new();
     for wave in waves {
-        let taken: HashSet<usize> = match wave {
+        let others = match wave {
             Wave::Named(names) => {
-                free.iter().copied().filter(|&index| names.contains(&entries[index].member.name)).collect()
+                let (own, others) = free.into_iter().partition(|&index| names.contains(&entries[index].member.name));
+                free = own;
+                others
             }
             Wave::UpTo(amount) => {
                 let before = entries.len() - free.len();
-                free.iter().copied().take(amount.resolve(entries.len()).saturating_sub(before)).collect()
+                let count = amount.resolve(entries.len()).saturating_sub(before);
+                free.split_off(count.min(free.len()))
             }
         };
-        let (wave, others) = free.into_iter().partition(|index| taken.contains(index));
-        assigned.push(wave);
-        free = others;
+        assigned.push(std::mem::replace(&mut free, others));
     }
     assigned.push(free);
     assigned

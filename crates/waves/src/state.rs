@@ -67,8 +67,9 @@ pub enum StuckReason {
 /// At most so many names are listed in a sentence.
 const NAMES_SHOWN: usize = 5;
 
-fn list(names: &[String]) -> String {
-    let shown = names.iter().take(NAMES_SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+/// The first of the names, and how many more there are.
+pub fn list_names(names: &[impl AsRef<str>]) -> String {
+    let shown = names.iter().take(NAMES_SHOWN).map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
     match names.len().saturating_sub(NAMES_SHOWN) {
         0 => shown,
         more => format!("{shown} and {more} more"),
@@ -78,11 +79,16 @@ fn list(names: &[String]) -> String {
 impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Moving(names) => write!(f, "{} moving", list(names)),
-            Self::Unhealthy(names) => write!(f, "{} not healthy at the new version", list(names)),
-            Self::Silent(names) => write!(f, "nothing heard of {}", list(names)),
+            Self::Moving(names) => write!(f, "{} moving", list_names(names)),
+            Self::Unhealthy(names) => write!(f, "{} not healthy at the new version", list_names(names)),
+            Self::Silent(names) => write!(f, "nothing heard of {}", list_names(names)),
             Self::MaxUnavailable { limit, unavailable } => {
-                write!(f, "at most {limit} may be unavailable, and {} are: {}", unavailable.len(), list(unavailable))
+                write!(
+                    f,
+                    "at most {limit} may be unavailable, and {} are: {}",
+                    unavailable.len(),
+                    list_names(unavailable)
+                )
             }
         }
     }
@@ -92,7 +98,7 @@ impl fmt::Display for StuckReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::TooManyFailed { failed, allowed } = self;
         let causes: Vec<_> = failed.iter().map(|(name, why)| format!("{name} ({why})")).collect();
-        write!(f, "{} failed, {allowed} may: {}", failed.len(), list(&causes))
+        write!(f, "{} failed, {allowed} may: {}", failed.len(), list_names(&causes))
     }
 }
 
@@ -109,7 +115,7 @@ impl fmt::Display for State {
             Self::Paused { why } => write!(f, "paused: {why}"),
             Self::Stuck { wave, why } => write!(f, "stopped in wave {}: {why}", wave + 1),
             Self::Complete { failed } if failed.is_empty() => f.write_str("complete"),
-            Self::Complete { failed } => write!(f, "complete without {}", list(failed)),
+            Self::Complete { failed } => write!(f, "complete without {}", list_names(failed)),
         }
     }
 }

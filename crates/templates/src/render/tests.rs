@@ -91,3 +91,49 @@ proptest! {
         let _ = check_syntax(&source);
     }
 }
+
+/// In a thread with as little stack as those of a server have; an overflow would end the process.
+#[test]
+fn no_template_overflows_the_stack() {
+    let deep = |open: &str, inner: &str, close: &str, count: usize| {
+        format!("{{{{ {}{inner}{} }}}}", open.repeat(count), close.repeat(count))
+    };
+    let most = 120_000;
+    let attacks = [
+        deep("-", "1", "", 2 * most),
+        deep("not ", "1", "", most / 3),
+        deep("1+", "1", "", most),
+        deep("1**", "1", "", most / 2),
+        deep("", "x", ".a", most),
+        deep("", "x", "|e", most),
+        deep("", "x", "[1]", most / 2),
+        deep("", "x", "()", most),
+        deep("(", "1", ")", most),
+        deep("[", "", "]", most),
+        deep("{1:", "1", "}", most / 2),
+        deep("1 if 1 else ", "1", "", most / 12),
+        deep("[1,", "", "]", most / 2),
+        deep("1 and ", "1", "", most / 6),
+        format!("{{% raw %}}{{{{ ' {{% endraw %}}{} ' }}}}", deep("-", "1", "", most)),
+        format!("{{% if 1 %}}{}{{% endif %}}", "{% elif 1 %}".repeat(most / 12)),
+        format!("{}{}", "{% if 1 %}".repeat(most / 12), "{% endif %}".repeat(most / 12)),
+        format!("{}{}", "{% for x in [1] %}".repeat(4000), "{% endfor %}".repeat(4000)),
+    ];
+    let check = move || attacks.iter().for_each(|attack| assert!(check_syntax(attack).is_err(), "{}", &attack[..40]));
+    let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(check).unwrap();
+    thread.join().unwrap();
+}
+
+#[test]
+fn as_deep_as_allowed_is_parsed() {
+    let chain = |operator: &str, count: usize| format!("{{{{ 1{} }}}}", operator.repeat(count));
+    assert_eq!(check_syntax(&chain("+1", 249)), Ok(()));
+    let error = check_syntax(&chain("+1", 250)).unwrap_err().to_string();
+    assert_eq!(error, "line 1: an expression nests or chains more than 500 tokens deep");
+    assert_eq!(check_syntax(&format!("{{{{ {}1{} }}}}", "(".repeat(70), ")".repeat(70))), Ok(()));
+    assert_eq!(check_syntax(&format!("{{{{ {}1 }}}}", "-".repeat(499))), Ok(()));
+    assert_eq!(check_syntax(&format!("{{% if 1 %}}{}{{% endif %}}", "{% elif 1 %}".repeat(149))), Ok(()));
+    // Many are not deep.
+    assert_eq!(check_syntax(&format!("{{{{ [{}] }}}}", "f(1 + 1, x.y|e), ".repeat(2000))), Ok(()));
+    assert_eq!(check_syntax(&"{% if 1 %}{{ 1 }}, {% elif 2 %}b{% endif %}\n".repeat(2000)), Ok(()));
+}
