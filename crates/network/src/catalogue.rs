@@ -86,6 +86,29 @@ pub struct Slice {
     pub service: Arc<str>,
     pub ports: Vec<SlicePort>,
     pub endpoints: Vec<Endpoint>,
+    /// Of a program that is not a pod; mostly none.
+    pub host: Option<Box<HostInstance>>,
+}
+
+/// What only an instance of a service has that runs on a machine itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostInstance {
+    /// Consul tags of this instance, besides those of its Service.
+    pub tags: Box<[Arc<str>]>,
+    /// Interfaces of the machine and their addresses.
+    pub interfaces: Box<[(Arc<str>, Ipv4Addr)]>,
+}
+
+impl Slice {
+    pub fn has_tag(&self, tag: &str) -> bool {
+        self.host.as_ref().is_some_and(|host| host.tags.iter().any(|own| own.eq_ignore_ascii_case(tag)))
+    }
+
+    /// The addresses of an interface of the machine that the instance runs on.
+    pub fn interface_addresses(&self, interface: &str) -> impl Iterator<Item = Ipv4Addr> {
+        let all = self.host.iter().flat_map(|host| host.interfaces.iter());
+        all.filter(move |(name, _)| name.eq_ignore_ascii_case(interface)).map(|(_, address)| *address)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@
 //! * [`dns`]: cluster DNS, at an address on [`loopback`]
 //! * [`bridge`]: attaches pods; [`journal`]: which pod has which address; [`bridge_nat`]: masquerading and host ports
 //! * [`conntrack`]: connection tracking; [`links`]: interfaces and routes; [`nft`]: nftables over netlink
+//! * [`route_probe`]: whether a router routes to this machine's pods
 //! * [`netns`]: work inside a pod's network namespace
 //! * [`leftovers`]: interfaces, addresses and tables of any instance on the machine, found by their names
 //!
@@ -24,6 +25,7 @@ mod netns;
 mod nft;
 pub mod proxy;
 mod range;
+pub mod route_probe;
 pub mod services;
 
 #[cfg(feature = "fuzzing")]

@@ -30,7 +30,7 @@ fn endpoint(address: [u8; 4], hostname: Option<&str>) -> Endpoint {
 }
 
 fn slice(service: &str, endpoints: Vec<Endpoint>) -> Slice {
-    Slice { service: service.into(), ports: Vec::new(), endpoints }
+    Slice { service: service.into(), ports: Vec::new(), endpoints, host: None }
 }
 
 fn named(catalogue: &Catalogue, name: &str) -> Vec<String> {

@@ -3,6 +3,8 @@
 //! * `[<tag>.]<service>.service[.<datacentre>]`: the addresses of ready endpoints, not the cluster IP. Services of
 //!   one name in several namespaces are one datacentre_name; `.service.<namespace>.ns` (as in Consul Enterprise, then
 //!   with `.<datacentre>.dc`) selects one of them.
+//! * `<interface>.<service>.service…`: of programs that are not pods, the addresses that their machines have at this interface,
+//!   if no instance has a tag of this name
 //! * `_<service>._<tag, protocol or name of a port>.service…`: the same in the form of RFC 2782
 //! * `<machine>.node…`, and `<address in hexadecimal hex_digits>.addr…`, to which SRV records point when the address
 //!   is_protocol not a machine's
@@ -18,7 +20,7 @@ use super::{
     response::RecordData,
     zones::{Lookup, ShuffleRng, SrvTarget, Zone},
 };
-use crate::catalogue::{CatalogueState, Endpoint, Key, Service, ServiceKind, Slice, SlicePort};
+use crate::catalogue::{CatalogueState, Key, Service, ServiceKind, Slice, SlicePort};
 
 pub struct Consul {
     pub zone: Zone,
@@ -107,34 +109,44 @@ impl Consul {
         record_type: RecordType,
         rng: &mut ShuffleRng,
     ) -> Lookup {
-        let services: Vec<_> =
-            catalogue.services_named(query.service).filter(|service| query.includes(*service)).collect();
-        if let [(_, Service { kind: ServiceKind::ExternalName(target), .. })] = services[..] {
+        let services: Vec<_> = catalogue.services_named(query.service).filter(|(key, _)| query.includes(key)).collect();
+        if let [(_, service @ Service { kind: ServiceKind::ExternalName(target), .. })] = services[..]
+            && query.tag.as_deref().is_none_or(|tag| service.tags.iter().any(|own| own.eq_ignore_ascii_case(tag)))
+        {
             return external_name(target, record_type);
         }
-        let ready = services.iter().flat_map(|(key, service)| {
-            let slices = catalogue.slices_of(key).map(|slice| (*service, slice));
+        let ready = || {
+            let slices =
+                services.iter().flat_map(|(key, service)| catalogue.slices_of(key).map(|slice| (*service, slice)));
             slices.flat_map(|(service, slice)| {
                 let ready = slice.endpoints.iter().filter(|endpoint| endpoint.ready);
                 ready.map(move |endpoint| (service, slice, endpoint))
             })
+        };
+        // An interface is asked for only where nobody has a tag of that name.
+        let interface =
+            query.tag.as_deref().filter(|_| !ready().any(|(service, slice, _)| query.selects(service, slice)));
+        let selected = ready().flat_map(|(service, slice, endpoint)| {
+            let own = (interface.is_none() && query.selects(service, slice)).then_some(endpoint.address);
+            let at_interface = interface.into_iter().flat_map(move |interface| slice.interface_addresses(interface));
+            own.into_iter().chain(at_interface).map(move |address| (service, slice, address))
         });
         let has_port = |service: &Service, slice: &Slice| {
-            slice.ports.is_empty() && query.detail.is_none() || slice.ports.iter().any(|port| query.port(service, port))
+            slice.ports.is_empty() && query.detail.is_none()
+                || slice.ports.iter().any(|port| query.port(service, slice, port))
         };
         if record_type != RecordType::SRV {
-            let with_port = ready.filter(|(service, slice, _)| has_port(service, slice));
-            return Lookup::addresses(record_type, with_port.map(|(_, _, endpoint)| endpoint.address), rng);
+            let with_port = selected.filter(|(service, slice, _)| has_port(service, slice));
+            return Lookup::addresses(record_type, with_port.map(|(_, _, address)| address), rng);
         }
-        let targets = ready.flat_map(|(service, slice, endpoint)| {
-            let ports = slice.ports.iter().filter(|port| query.port(service, port));
-            ports.filter_map(|port| self.target(catalogue, endpoint, port.port))
+        let targets = selected.flat_map(|(service, slice, address)| {
+            let ports = slice.ports.iter().filter(move |port| query.port(service, slice, port));
+            ports.filter_map(move |port| self.target(catalogue, address, port.port))
         });
         Lookup::srv(targets.collect(), rng)
     }
 
-    fn target(&self, catalogue: &CatalogueState, endpoint: &Endpoint, port: u16) -> Option<SrvTarget> {
-        let address = endpoint.address;
+    fn target(&self, catalogue: &CatalogueState, address: Ipv4Addr, port: u16) -> Option<SrvTarget> {
         let name = match catalogue.machines_at(address).next() {
             Some(machine) => self.node_name(machine)?,
             None => self.datacentre_name.below(&[&hex_digits(address), "addr"])?,
@@ -144,17 +156,26 @@ impl Consul {
 }
 
 impl ServiceQuery<'_> {
-    fn includes(&self, (key, service): (&Key, &Service)) -> bool {
-        let tagged = |tag: &str| service.tags.iter().any(|own| own.eq_ignore_ascii_case(tag));
-        self.namespace.is_none_or(|namespace| *key.namespace == *namespace) && self.tag.as_deref().is_none_or(tagged)
+    fn includes(&self, key: &Key) -> bool {
+        self.namespace.is_none_or(|namespace| *key.namespace == *namespace)
     }
 
-    fn port(&self, service: &Service, port: &SlicePort) -> bool {
+    /// Whether the slice has the tag that is asked for, if one is.
+    fn selects(&self, service: &Service, slice: &Slice) -> bool {
+        self.tag.as_deref().is_none_or(|tag| has_tag(service, slice, tag))
+    }
+
+    fn port(&self, service: &Service, slice: &Slice, port: &SlicePort) -> bool {
         self.detail.is_none_or(|detail| {
-            let tagged = service.tags.iter().any(|tag| tag.eq_ignore_ascii_case(detail));
-            tagged || is_protocol(port.protocol, detail) || port.name.eq_ignore_ascii_case(detail)
+            has_tag(service, slice, detail)
+                || is_protocol(port.protocol, detail)
+                || port.name.eq_ignore_ascii_case(detail)
         })
     }
+}
+
+fn has_tag(service: &Service, slice: &Slice, tag: &str) -> bool {
+    service.tags.iter().any(|own| own.eq_ignore_ascii_case(tag)) || slice.has_tag(tag)
 }
 
 /// `0a000001`

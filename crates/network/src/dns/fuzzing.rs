@@ -67,7 +67,7 @@ fn sample_catalogue() -> Catalogue {
         catalogue.set_service(Key::new("default", name), Some(service(kind, 80)));
     }
     let ports = [SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 }].into();
-    let slice = Slice { service: "db".into(), ports, endpoints: (1..60).map(endpoint).collect() };
+    let slice = Slice { service: "db".into(), ports, endpoints: (1..60).map(endpoint).collect(), host: None };
     catalogue.set_slice(Key::new("default", "db-a"), Some(slice));
     catalogue.set_machine("m1", Some([192, 0, 2, 1].into()));
     catalogue

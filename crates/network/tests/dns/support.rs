@@ -87,6 +87,7 @@ impl Running {
             service: name.into(),
             ports: vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 }],
             endpoints: backends.into_iter().map(endpoint).collect(),
+            host: None,
         };
         self.catalogue.set_service(key, Some(service));
         self.catalogue.set_slice(Key::new("default", &format!("{name}-1")), Some(slice));

@@ -8,8 +8,8 @@ use crate::{
     idmap::UserNamespace,
     port::Result,
     spec::{
-        AppArmor, ContainerSpec, Mount, PidMode, Propagation, Protocol, RecursiveReadOnly, Resources, SandboxSpec,
-        Seccomp, Security, SelinuxOptions,
+        AppArmor, ContainerSpec, DeviceNode, Mount, PidMode, Propagation, Protocol, RecursiveReadOnly, Resources,
+        SandboxSpec, Seccomp, Security, SelinuxOptions,
     },
 };
 
@@ -209,7 +209,12 @@ pub fn container(
         working_dir: spec.working_dir.clone(),
         envs: spec.env.iter().map(|(key, value)| proto::KeyValue { key: key.clone(), value: value.clone() }).collect(),
         mounts: spec.mounts.iter().map(|each| mount(each, pod.users)).collect(),
-        devices: spec.devices.iter().map(|path| device(path)).collect(),
+        devices: spec
+            .devices
+            .iter()
+            .map(|path| device(path))
+            .chain(spec.device_edits.nodes.iter().map(device_node))
+            .collect(),
         cdi_devices: cdi_devices(spec),
         labels: label::container_labels(instance, &pod.pod, spec),
         annotations: label::container_annotations(spec),
@@ -249,6 +254,13 @@ fn mount(mount: &crate::spec::Mount, users: Option<UserNamespace>) -> proto::Mou
 /// Devices that the runtime looks up in its own directories of the Container Device Interface.
 fn cdi_devices(spec: &ContainerSpec) -> Vec<proto::CdiDevice> {
     spec.device_edits.cdi_devices.iter().map(|name| proto::CdiDevice { name: name.clone() }).collect()
+}
+
+/// What the machine has at another path, or with fewer permissions.
+fn device_node(node: &DeviceNode) -> proto::Device {
+    let permissions = if node.permissions.is_empty() { "mrw".to_owned() } else { node.permissions.clone() };
+    let host_path = text(node.host_path.as_deref().unwrap_or(&node.path));
+    proto::Device { container_path: text(&node.path), host_path, permissions }
 }
 
 fn device(path: &Path) -> proto::Device {

@@ -61,7 +61,7 @@ fn slice(service: &str, ports: &[(&str, Protocol, u16)], endpoints: Vec<Endpoint
         protocol: *protocol,
         port: *port,
     };
-    Slice { service: service.into(), ports: ports.iter().map(port).collect(), endpoints }
+    Slice { service: service.into(), ports: ports.iter().map(port).collect(), endpoints, host: None }
 }
 
 /// A small cluster in which everything occurs once.
@@ -97,6 +97,21 @@ fn cluster() -> Catalogue {
         ("default", "idle-a", slice("idle", &[], vec![endpoint([10, 244, 0, 10], false, None)])),
         ("default", "host-a", slice("host", &[("http", Protocol::Tcp, 9)], vec![endpoint([192, 0, 2, 1], true, None)])),
     ];
+    // Programs that are not pods: tags of their own, and machines with several interfaces.
+    catalogue.set_service(Key::new("host-services", "mysql"), Some(service(Headless, &[], &[])));
+    for (number, port, tag, ready) in
+        [(30, 3306, "master", true), (31, 3307, "replica", true), (32, 3306, "replica", false)]
+    {
+        let hostname = format!("h{number}");
+        let endpoints = vec![endpoint([192, 0, 2, number], ready, Some(&hostname))];
+        let host = catalogue::HostInstance {
+            tags: [tag.into()].into(),
+            interfaces: [("eth0".into(), [192, 0, 2, number].into()), ("eth1".into(), [10, 9, 0, number].into())]
+                .into(),
+        };
+        let mysql = Slice { host: Some(Box::new(host)), ..slice("mysql", &[("", Protocol::Tcp, port)], endpoints) };
+        catalogue.set_slice(Key::new("host-services", &hostname), Some(mysql));
+    }
     for (namespace, name, slice) in slices {
         catalogue.set_slice(Key::new(namespace, name), Some(slice));
     }
@@ -298,6 +313,29 @@ fn ptr_records_give_names() {
         ("9.9.9.9.in-addr.arpa", PTR, "forward 9.9.9.9.in-addr.arpa."),
         ("244.10.in-addr.arpa", PTR, "forward 244.10.in-addr.arpa."),
     ]);
+}
+
+#[test]
+fn programs_that_are_not_pods_have_names_tags_and_interfaces() {
+    for (name, kind, expected) in [
+        ("mysql.host-services.svc.cluster.local", A, "192.0.2.30 192.0.2.31 |"),
+        ("h30.mysql.host-services.svc.cluster.local", A, "192.0.2.30 |"),
+        ("h32.mysql.host-services.svc.cluster.local", A, NXDOMAIN),
+        ("30.2.0.192.in-addr.arpa", PTR, "h30.mysql.host-services.svc.cluster.local. |"),
+        ("mysql.service.consul", A, "192.0.2.30 192.0.2.31 |"),
+        ("master.mysql.service.consul", A, "192.0.2.30 |"),
+        ("replica.mysql.service.consul", A, "192.0.2.31 |"),
+        ("other.mysql.service.consul", A, CONSUL_NXDOMAIN),
+        ("eth1.mysql.service.consul", A, "10.9.0.30 10.9.0.31 |"),
+        ("eth0.mysql.service.host-services.ns.consul", A, "192.0.2.30 192.0.2.31 |"),
+        ("eth0.web.service.consul", A, CONSUL_NXDOMAIN),
+    ] {
+        assert_eq!(resolve_text(name, kind), expected, "{name}");
+    }
+    let targets = resolve_text("mysql.host-services.svc.cluster.local", SRV);
+    assert!(targets.contains("h31.mysql.host-services.svc.cluster.local.:3307"), "{targets}");
+    let tagged = resolve_text("_mysql._master.service.consul", SRV);
+    assert!(tagged.contains("c000021e.addr.dc1.consul.:3306") && !tagged.contains("3307"), "{tagged}");
 }
 
 #[test]

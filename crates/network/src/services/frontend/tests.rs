@@ -39,7 +39,7 @@ fn frontends_of(service: Service, endpoints: Vec<Endpoint>) -> Vec<(Frontend, Ba
     let (catalogue, key) = (Catalogue::default(), Key::new("default", "web"));
     let ports = service.ports.iter();
     let ports = ports.map(|port| SlicePort { name: port.name.clone(), protocol: port.protocol, port: 8080 }).collect();
-    let slice = Slice { service: "web".into(), ports, endpoints };
+    let slice = Slice { service: "web".into(), ports, endpoints, host: None };
     catalogue.set_service(key.clone(), Some(service));
     catalogue.set_slice(Key::new("default", "web-1"), Some(slice));
     service_frontends(&catalogue.read(), &key, NODE)
