@@ -5,27 +5,10 @@
 //! judged when the container is made, and fails that (see the table in this module's tests).
 
 use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod, PodSpec, SecurityContext};
+use mainstay_api::{pod::SAFE_SYSCTLS, wellknown::kubernetes::APPARMOR_PREFIX};
 use mainstay_runtime::{builtin::apparmor, spec::AppArmor};
 
 use crate::container_lists::as_container;
-
-const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
-
-/// Settings of the kernel that belong to a pod's namespaces and hurt nobody else.
-const SAFE_SYSCTLS: &[&str] = &[
-    "kernel.shm_rmid_forced",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.ip_local_reserved_ports",
-    "net.ipv4.ip_unprivileged_port_start",
-    "net.ipv4.ping_group_range",
-    "net.ipv4.tcp_fin_timeout",
-    "net.ipv4.tcp_keepalive_intvl",
-    "net.ipv4.tcp_keepalive_probes",
-    "net.ipv4.tcp_keepalive_time",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.tcp_wmem",
-];
 
 /// What the machine can enforce.
 #[derive(Clone, Debug, Default)]
@@ -154,7 +137,7 @@ pub fn apparmor(pod: &Pod, container: &Container) -> AppArmor {
         return from_profile(profile);
     }
     let annotations = pod.metadata.annotations.as_ref();
-    let annotation = annotations.and_then(|all| all.get(&format!("{APPARMOR_ANNOTATION}{}", container.name)));
+    let annotation = annotations.and_then(|all| all.get(&format!("{APPARMOR_PREFIX}{}", container.name)));
     if let Some(text) = annotation {
         return match (text.as_str(), text.strip_prefix("localhost/")) {
             (_, Some(name)) => AppArmor::Localhost(name.to_owned()),

@@ -19,12 +19,15 @@ use crate::{
     dependencies::Dependencies,
     devices::DeviceManager,
     fence::Fence,
+    host_services::HostServices,
     leftovers::LeftoversError,
     logs::rotate::Rotation,
+    machine_files::MachineFiles,
     machine_steps::{DrainOwnNode, MachineSteps},
     network::NodeWatch,
     node::NodeReporter,
     offers::OfferPublisher,
+    route_check::RouteChecker,
     servers::Servers,
     services::{NamesSettings, Services},
     settings::Settings,
@@ -32,7 +35,7 @@ use crate::{
     standalone, stream,
     task_scope::TaskScope,
     tls::{Identity, TlsError},
-    volumes::local_path::LocalPath,
+    volumes::{cinder::in_use::VolumesInUse, local_path::LocalPath},
     worker::Workers,
 };
 
@@ -112,6 +115,7 @@ pub struct Agent {
     static_pods: Option<Directory>,
     /// Drivers of claimed devices.
     devices: Arc<DeviceManager>,
+    volumes_in_use: Arc<VolumesInUse>,
     cluster: Option<ClusterParts>,
     workers: Workers,
     dependencies: Arc<Dependencies>,
@@ -128,9 +132,12 @@ struct ClusterParts {
     offers: OfferPublisher,
     local_path: LocalPath,
     node_watch: NodeWatch,
+    route_checker: RouteChecker,
     services: Services,
+    host_services: HostServices,
     fence: Arc<Fence>,
     steps: Option<MachineSteps>,
+    files: MachineFiles,
 }
 
 impl Agent {

@@ -9,8 +9,8 @@ use mainstay_files::Format;
 use mainstay_runtime::builtin;
 
 use crate::{
-    devices, heal, join, leftovers::InstanceRecord, machine_steps::record_file, objects, services, settings::Settings,
-    sources,
+    devices, heal, host_services, join, leftovers::InstanceRecord, machine_files, machine_steps::record_file, objects,
+    services, settings::Settings, sources,
 };
 
 /// Of each kind of record the newest format that this program reads.
@@ -25,6 +25,8 @@ pub fn formats() -> Vec<Format> {
         join::FORMAT,
         devices::record::FORMAT,
         record_file::FORMAT,
+        machine_files::record::FORMAT,
+        host_services::reports::FORMAT,
     ];
     builtin::FORMATS.into_iter().chain(own).collect()
 }
@@ -38,6 +40,8 @@ pub fn check_formats(settings: &Settings) -> io::Result<()> {
     check_all(&devices::record::directory(settings), devices::record::FORMAT)?;
     check_all(&objects::checkpoint_directory(settings), objects::checkpoint::FORMAT)?;
     record_file::FORMAT.check_file(&record_file::path(settings))?;
+    machine_files::record::FORMAT.check_file(&machine_files::record::path(settings))?;
+    host_services::reports::FORMAT.check_file(&host_services::reports::record_path(directory))?;
     for pod in fs::read_dir(directory.join("pods")).into_iter().flatten().flatten() {
         heal::record::FORMAT.check_file(&pod.path().join("heal.json"))?;
     }

@@ -7,6 +7,7 @@
 
 pub mod admission;
 pub mod agent;
+mod bounded_command;
 mod container_lists;
 pub mod dependencies;
 pub mod devices;
@@ -16,9 +17,11 @@ pub mod formats;
 pub mod heal;
 pub mod hook;
 mod host_network;
+pub mod host_services;
 pub mod join;
 pub mod leftovers;
 pub mod logs;
+pub mod machine_files;
 pub mod machine_steps;
 pub mod metrics;
 pub mod network;
@@ -29,6 +32,7 @@ pub mod pod_routes;
 pub mod pods;
 pub mod probe;
 mod publish_own;
+pub mod route_check;
 pub mod servers;
 pub mod services;
 pub mod settings;

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     fence::{Fence, peers::Peer},
     pod_routes::{RouteProblem, RoutedNode, judge_routes},
+    route_check::NodeRanges,
     services::{
         TableVersion,
         follow::{WatchUpdate, follow, version},
@@ -86,6 +87,8 @@ pub struct NodeWatch {
     pub fence: Arc<Fence>,
     /// Learns whether pods of other nodes can be reached.
     pub route_problem: RouteProblem,
+    /// Learns the ranges of this node and of others.
+    pub ranges: watch::Sender<NodeRanges>,
 }
 
 /// How soon routes that could not be set are tried again: a network of this machine may have come.
@@ -141,6 +144,10 @@ impl NodeWatch {
                     WatchUpdate::Interrupted => {}
                 }
                 next = received.try_recv().ok();
+            }
+            if complete {
+                let ranges = NodeRanges::from_nodes(&known, &self.node_name);
+                self.ranges.send_if_modified(|now| std::mem::replace(now, ranges.clone()) != ranges);
             }
             let is_routed = complete && self.route(&known, &mut routed).await;
             retries = complete && routed.routes.is_none();

@@ -9,10 +9,11 @@ use std::{
 use mainstay_api::{
     node_loss::Timing,
     ports::{DEFAULT_AUTOMATIC_PORTS, DEFAULT_EXPLICIT_PORTS, PortRanges},
+    roles::RoleReservation,
 };
 use mainstay_backoff::Backoff;
 
-use crate::machine_steps::MachineCommands;
+use crate::{machine_files::AllowedDirectory, machine_steps::MachineCommands};
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -56,10 +57,16 @@ pub struct Settings {
     pub timing: Timing,
     /// A pod that has started no container for so long is reported; zero for never.
     pub slow_start_limit: Duration,
+    /// How the route to this machine's pods is measured.
+    pub route_check: RouteCheck,
     /// How often an unchanged node status is written.
     pub status_interval: Duration,
     /// The machine's own steps; nothing if others configure and update it.
     pub machine: Option<MachineCommands>,
+    /// Where the machine names its disks by what they are: `/dev/disk/by-id`.
+    pub disks_by_id: PathBuf,
+    /// Where ConfigTemplates may write files of this machine.
+    pub machine_files: Vec<AllowedDirectory>,
 }
 
 impl Settings {
@@ -111,6 +118,17 @@ pub enum Network {
     Host,
 }
 
+/// How a node measures whether its pods can be reached through the router of a cloud.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RouteCheck {
+    #[default]
+    Off,
+    /// By ICMP redirects of the router.
+    Redirect,
+    /// By echo requests to other nodes' bridges, where routers send no redirects.
+    Peers,
+}
+
 /// How the machine offers what it has left.
 #[derive(Clone, Debug)]
 pub struct Offering {
@@ -120,6 +138,8 @@ pub struct Offering {
     pub automatic: PortRanges,
     /// Where host ports that pods ask for by number may lie.
     pub explicit: PortRanges,
+    /// Parts that are kept for pods which name the role.
+    pub roles: Vec<RoleReservation>,
 }
 
 impl Offering {
@@ -136,6 +156,7 @@ impl Default for Offering {
             ttl: Duration::from_secs(5),
             automatic: stock(DEFAULT_AUTOMATIC_PORTS),
             explicit: stock(DEFAULT_EXPLICIT_PORTS),
+            roles: vec![],
         }
     }
 }

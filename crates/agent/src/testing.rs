@@ -59,8 +59,11 @@ pub fn settings() -> Settings {
         termination_grace: Duration::from_secs(30),
         restart_backoff: Default::default(),
         timing: Default::default(),
+        route_check: Default::default(),
+        disks_by_id: "/dev/disk/by-id".into(),
         slow_start_limit: Duration::from_secs(120),
         status_interval: Duration::from_secs(300),
         machine: Default::default(),
+        machine_files: vec![],
     }
 }

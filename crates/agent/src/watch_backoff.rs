@@ -4,12 +4,15 @@
 use std::time::Duration;
 
 use mainstay_backoff::{Backoff, RetryState};
-use tokio::time::Instant;
+use mainstay_watch::WatchOptions;
 
 /// Short enough that a server which comes back finds all nodes watching before much has changed.
-const WATCH: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1), 0.5);
-/// A failure so long after the last one is a first failure.
-const APART: Duration = Duration::from_secs(5);
+pub const WATCH_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1), 0.5);
+
+/// A watch of the objects that a field selector selects.
+pub fn watch_fields(selector: String) -> WatchOptions {
+    WatchOptions { backoff: WATCH_BACKOFF, ..WatchOptions::fields(selector) }
+}
 
 /// The usual backoff of a write that is repeated until it succeeds.
 pub fn api_retries() -> ApiRetries {
@@ -32,53 +35,5 @@ impl ApiRetries {
 
     pub fn reset(&mut self) {
         self.0.reset();
-    }
-}
-
-/// For a watch. That it begins anew does not count as success: it does so before every attempt.
-pub struct WatchBackoff {
-    retries: RetryState,
-    last: Option<Instant>,
-}
-
-impl Default for WatchBackoff {
-    fn default() -> Self {
-        Self { retries: RetryState::new(WATCH), last: None }
-    }
-}
-
-impl Iterator for WatchBackoff {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        let now = Instant::now();
-        if self.last.replace(now).is_some_and(|last| now - last > APART) {
-            self.retries.reset();
-        }
-        Some(self.retries.record_failure(fastrand::f64()))
-    }
-}
-
-impl kube::runtime::utils::Backoff for WatchBackoff {
-    fn reset(&mut self) {}
-}
-
-#[cfg(test)]
-mod tests {
-    use kube::runtime::utils::Backoff as _;
-
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn delays_double_up_to_a_second_and_start_over_after_a_while_without_failures() {
-        let mut backoff = WatchBackoff::default();
-        for ceiling in [100, 200, 400, 800, 1000, 1000].map(Duration::from_millis) {
-            let delay = backoff.next().unwrap();
-            assert!(ceiling / 2 <= delay && delay <= ceiling, "{delay:?} of {ceiling:?}");
-            tokio::time::sleep(delay).await;
-            backoff.reset();
-        }
-        tokio::time::sleep(Duration::from_secs(6)).await;
-        assert!(backoff.next().unwrap() <= WATCH.first);
     }
 }

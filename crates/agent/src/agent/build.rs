@@ -22,7 +22,9 @@ use crate::{
     heal::{Healer, OwnerPolicies},
     hook::Hooks,
     host_network,
+    host_services::HostServices,
     logs::rotate::Rotation,
+    machine_files::MachineFiles,
     machine_steps::{DrainOwnNode, MachineSteps},
     metrics::Metrics,
     network::NodeWatch,
@@ -32,6 +34,7 @@ use crate::{
     pod_routes::RouteProblem,
     pods::{Pods, Source},
     probe::Probes,
+    route_check::{RouteCheckResult, RouteChecker},
     services::{Services, ServicesSettings},
     settings::{Network, Settings},
     sources::{directory::Directory, mirror::Mirrors, pod_watch::PodWatch},
@@ -88,8 +91,8 @@ impl Agent {
             metrics.clone(),
             background.clone(),
         ));
-        let objects =
-            Objects::new(client.clone(), wake.clone()).with_checkpoints(&objects::checkpoint_directory(&settings));
+        let objects = Objects::new(client.clone(), wake.clone()).for_node(&settings.node_name);
+        let objects = objects.with_checkpoints(&objects::checkpoint_directory(&settings));
         let objects = Arc::new(objects);
         let fence = Fence::new(FenceParts {
             node_name: settings.node_name.clone(),
@@ -112,7 +115,9 @@ impl Agent {
             None => stream_server,
         };
         let volumes = Arc::new(Volumes::new(&settings, objects.clone()).with_images(runtime.clone()));
+        let volumes_in_use = volumes.volumes_in_use();
         let (suspicion, route_problem) = (healer.clone(), RouteProblem::default());
+        let route_check = RouteCheckResult::default();
         let keeper = NodeReporter::new(Parts {
             client: client.clone(),
             servers: server.map(|(_, servers)| servers.clone()).unwrap_or_default(),
@@ -124,6 +129,7 @@ impl Agent {
             fence: fence.clone(),
             suspect: Box::new(move || suspicion.suspect()),
             route_problem: route_problem.clone(),
+            route_check: route_check.clone(),
         });
         let mirrors = Mirrors::new(client.clone(), pods.clone(), wake.clone(), keeper.node());
         let cluster = match server {
@@ -146,6 +152,7 @@ impl Agent {
                     healer: &healer,
                     fence: &fence,
                     route_problem: &route_problem,
+                    route_check: &route_check,
                     drain: &drain,
                 };
                 Some(ClusterParts::build(client, &shared, mirrors.clone(), services, bridge)?)
@@ -205,6 +212,7 @@ impl Agent {
             server: stream_server,
             static_pods,
             devices,
+            volumes_in_use,
             cluster,
             dependencies,
             background,
@@ -221,6 +229,7 @@ struct Shared<'a> {
     healer: &'a Arc<Healer>,
     fence: &'a Arc<Fence>,
     route_problem: &'a RouteProblem,
+    route_check: &'a RouteCheckResult,
     drain: &'a Arc<DrainOwnNode>,
 }
 
@@ -234,14 +243,20 @@ impl ClusterParts {
     ) -> Result<Self, AgentError> {
         let Shared { settings, pods, events, keeper, .. } = *shared;
         let node_name = settings.node_name.clone();
-        let ports = (settings.offering.automatic.clone(), settings.offering.explicit.clone());
         let (node, evictions) = (keeper.node(), keeper.evictions());
         let avoids = {
             let healer = shared.healer.clone();
             Box::new(move |pod: &Pod| healer.reason_to_avoid(pod, Timestamp::now()))
         };
-        let admission =
-            OfferAdmission::new(client.clone(), pods.clone(), node, evictions, events.clone(), ports, avoids);
+        let admission = OfferAdmission::new(
+            client.clone(),
+            pods.clone(),
+            node,
+            evictions,
+            events.clone(),
+            settings.offering.clone(),
+            avoids,
+        );
         let directory = &settings.directory;
         let pod_watch =
             PodWatch::new(client.clone(), node_name.clone(), pods.clone(), admission, directory, mirrors.clone())
@@ -256,6 +271,13 @@ impl ClusterParts {
             &settings.offering,
             closed,
         );
+        let host_services = HostServices {
+            client: client.clone(),
+            settings: settings.clone(),
+            events: events.clone(),
+            node: keeper.node(),
+            local: services.local.clone(),
+        };
         let steps = settings.machine.clone().map(|commands| MachineSteps {
             client: client.clone(),
             settings: settings.clone(),
@@ -265,6 +287,8 @@ impl ClusterParts {
             drain: shared.drain.clone(),
             takes_no_pods,
         });
+        let (ranges, node_ranges) = watch::channel(Default::default());
+        let route_checker = RouteChecker::new(settings, node_ranges, shared.route_check.clone(), keeper.clone());
         let node_watch = NodeWatch {
             node_name,
             file: directory.join("services/nodes"),
@@ -273,10 +297,25 @@ impl ClusterParts {
             in_force: services.in_force.clone(),
             fence: shared.fence.clone(),
             route_problem: shared.route_problem.clone(),
+            ranges,
         };
         let local_path = LocalPath::new(client.clone(), settings);
         let fence = shared.fence.clone();
-        Ok(Self { pod_watch, mirrors, keeper: keeper.clone(), offers, local_path, node_watch, services, fence, steps })
+        let files = MachineFiles { client: client.clone(), settings: settings.clone() };
+        Ok(Self {
+            pod_watch,
+            mirrors,
+            keeper: keeper.clone(),
+            offers,
+            local_path,
+            node_watch,
+            route_checker,
+            services,
+            host_services,
+            fence,
+            steps,
+            files,
+        })
     }
 }
 

@@ -3,9 +3,12 @@
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{Agent, ClusterParts};
-use crate::node::{
-    PodsAfterStop,
-    ended::{DownNotice, mark_pods_ended},
+use crate::{
+    host_services::publisher::withdraw_services,
+    node::{
+        PodsAfterStop,
+        ended::{DownNotice, mark_pods_ended},
+    },
 };
 
 impl Agent {
@@ -30,6 +33,8 @@ impl Agent {
         let mut keeper = None;
         if self.cluster.is_some() {
             tasks.spawn(self.devices.run(stop.clone()));
+            let (in_use, stop) = (self.volumes_in_use, stop.clone());
+            tasks.spawn(async move { in_use.run(stop).await });
         }
         if let Some(cluster) = self.cluster {
             let ClusterParts {
@@ -39,9 +44,12 @@ impl Agent {
                 offers,
                 local_path,
                 node_watch,
+                route_checker,
                 services,
+                host_services,
                 fence,
                 steps,
+                files,
             } = cluster;
             tasks.spawn(pod_watch.run(stop.clone()));
             tasks.spawn(mirrors.run(stop.clone()));
@@ -50,10 +58,13 @@ impl Agent {
             tasks.spawn(offers.run(draining));
             tasks.spawn(local_path.run(stop.clone()));
             tasks.spawn(node_watch.run(self.client.clone(), stop.clone()));
+            tasks.spawn(route_checker.run(stop.clone()));
             tasks.spawn(services.run(stop.clone()));
+            tasks.spawn(host_services.run(stop.clone()));
             if let Some(steps) = steps {
                 tasks.spawn(steps.run(stop.clone()));
             }
+            tasks.spawn(files.run(stop.clone()));
             keeper = Some(node);
         }
         tasks.spawn(self.log_rotation.run(stop.clone()));
@@ -72,6 +83,7 @@ impl Agent {
             let ends = self.settings.instance.parse().is_ok_and(|instance| DownNotice::is_there(&instance));
             if ends {
                 mark_pods_ended(&self.client, &self.settings.node_name).await;
+                withdraw_services(&self.client, &self.settings.node_name).await;
             }
             keeper.retire(if ends { PodsAfterStop::End } else { PodsAfterStop::KeepRunning }).await;
         }

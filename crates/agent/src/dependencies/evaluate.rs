@@ -160,7 +160,7 @@ mod tests {
         for namespace in ["a", "b"] {
             catalogue.set_service(Key::new(namespace, "db"), Some(service(ServiceKind::Headless)));
         }
-        let slice = |endpoints| Some(Slice { service: "db".into(), ports: vec![], endpoints });
+        let slice = |endpoints| Some(Slice { service: "db".into(), ports: vec![], endpoints, host: None });
         let check = |needs: &str| unmet(&catalogue, needs, json!([]));
         assert_eq!(
             check("db, queue, other.c"),

@@ -68,7 +68,7 @@ impl Model {
             hostname: None,
             hints: Default::default(),
         };
-        let slice = Slice { service: name.into(), ports: vec![], endpoints: vec![endpoint] };
+        let slice = Slice { service: name.into(), ports: vec![], endpoints: vec![endpoint], host: None };
         self.catalogue.set_slice(Key::new("a", name), Some(slice));
     }
 

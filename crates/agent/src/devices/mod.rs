@@ -4,6 +4,7 @@
 //! * [`registry`]: drivers that are registered, found by their sockets in the directory of kubelet plugins
 //! * [`plugin_api`]: the gRPC calls to drivers (`pluginregistration`, `dra/v1`)
 //! * [`record`]: what was prepared, on disk, so that an agent that has just started knows what to undo
+//! * [`health`]: how drivers say their devices are
 //! * [`cdi`]: specs of the Container Device Interface, by which drivers say what a device is to a container
 //!
 //! A claim is recorded before its driver is called for the first time, and forgotten after the driver was told that it
@@ -12,6 +13,7 @@
 //! holds up the pods that need it and no others.
 
 pub mod cdi;
+mod health;
 mod plugin_api;
 pub mod record;
 mod registry;
@@ -20,11 +22,11 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use k8s_openapi::api::{
-    core::v1::{Container, Pod},
+    core::v1::{Container, Pod, PodStatus, ResourceHealth, ResourceStatus},
     resource::v1::ResourceClaim,
 };
 use kube::{Api, Client};
@@ -221,15 +223,9 @@ impl DeviceManager {
 
     /// Gives a container the devices of the claims that it names.
     pub fn apply(&self, pod: &Pod, container: &Container, spec: &mut ContainerSpec) -> Result<(), String> {
-        let wanted = container.resources.iter().flat_map(|resources| resources.claims.iter().flatten());
         let mut ids: Vec<String> = Vec::new();
-        for own in wanted {
-            let claims = pod_claims(pod).map_err(|error| error.to_string())?;
-            // A claim of a template of which nothing was needed has no devices.
-            let Some(claim) = claims.iter().find(|claim| claim.name == own.name) else { continue };
-            let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-            let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-            let Some(record) = self.records.find(namespace, &claim.claim, uid) else {
+        for own in container_claims(pod, container).map_err(|error| error.to_string())? {
+            let Some(record) = self.record_of(pod, &own.claim) else {
                 return Err(format!("the devices of claim {:?} are not prepared", own.name));
             };
             for id in record.cdi_devices(own.request.as_deref()) {
@@ -248,6 +244,54 @@ impl DeviceManager {
         let edits = self.cdi.edits(&ids).map_err(|error| error_chain(&error))?;
         edits.apply(spec)
     }
+
+    fn record_of(&self, pod: &Pod, claim: &str) -> Option<ClaimRecord> {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        self.records.find(namespace, claim, pod.metadata.uid.as_deref().unwrap_or_default())
+    }
+
+    /// Adds the health of devices to the containers that have them. What was said of devices that are not prepared any more stays.
+    pub fn report_health(&self, pod: &Pod, previous: &PodStatus, status: &mut PodStatus) {
+        let Some(spec) = &pod.spec else { return };
+        for own in status.container_statuses.iter_mut().flatten() {
+            let Some(container) = spec.containers.iter().find(|container| container.name == own.name) else { continue };
+            let claims = container_claims(pod, container).unwrap_or_default();
+            if claims.is_empty() {
+                continue;
+            }
+            let mut reported: Vec<ResourceStatus> = Vec::new();
+            for claim in claims {
+                let Some(record) = self.record_of(pod, &claim.claim) else { continue };
+                let resources = self.device_health(&record, claim.request.as_deref());
+                let name = match &claim.request {
+                    Some(request) => format!("claim:{}/{request}", claim.name),
+                    None => format!("claim:{}", claim.name),
+                };
+                if !resources.is_empty() && !reported.iter().any(|known| known.name == name) {
+                    reported.push(ResourceStatus { name, resources: Some(resources) });
+                }
+            }
+            let before = previous.container_statuses.iter().flatten().find(|before| before.name == own.name);
+            own.allocated_resources_status = match reported.is_empty() {
+                true => before.and_then(|before| before.allocated_resources_status.clone()),
+                false => Some(reported),
+            };
+        }
+    }
+
+    fn device_health(&self, record: &ClaimRecord, request: Option<&str>) -> Vec<ResourceHealth> {
+        let now = Instant::now();
+        let health = record.devices(request).map(|(driver, device)| {
+            let (health, message) = self.drivers.health.get(driver, &device.pool, &device.device, now);
+            let id = || format!("{driver}/{}/{}", device.pool, device.device);
+            ResourceHealth {
+                resource_id: device.cdi_devices.first().cloned().unwrap_or_else(id),
+                health: Some(health.as_str().to_owned()),
+                message: Some(message).filter(|message| !message.is_empty()),
+            }
+        });
+        health.collect()
+    }
 }
 
 fn claim_ref(record: &ClaimRecord) -> ClaimRef {
@@ -262,6 +306,37 @@ struct PodClaim {
     /// The ResourceClaim.
     claim: String,
     of_template: bool,
+}
+
+/// A claim that a container names, or that stands for extended resources that it requests.
+#[derive(Debug, PartialEq, Eq)]
+struct ContainerClaim {
+    /// By which the container calls it; the claim's own name if that is in no field of the pod.
+    name: String,
+    /// The ResourceClaim.
+    claim: String,
+    request: Option<String>,
+}
+
+fn container_claims(pod: &Pod, container: &Container) -> Result<Vec<ContainerClaim>, DeviceError> {
+    let mut found = Vec::new();
+    let wanted = container.resources.iter().flat_map(|resources| resources.claims.iter().flatten());
+    for own in wanted {
+        // A claim of a template of which nothing was needed has no devices.
+        let claims = pod_claims(pod)?;
+        if let Some(claim) = claims.iter().find(|claim| claim.name == own.name) {
+            let (name, claim) = (own.name.clone(), claim.claim.clone());
+            found.push(ContainerClaim { name, claim, request: own.request.clone() });
+        }
+    }
+    let extended = pod.status.as_ref().and_then(|status| status.extended_resource_claim_status.as_ref());
+    for mapping in extended.iter().flat_map(|own| &own.request_mappings) {
+        if let (true, Some(own)) = (mapping.container_name == container.name, extended) {
+            let (name, claim) = (own.resource_claim_name.clone(), own.resource_claim_name.clone());
+            found.push(ContainerClaim { name, claim, request: Some(mapping.request_name.clone()) });
+        }
+    }
+    Ok(found)
 }
 
 fn pod_claims(pod: &Pod) -> Result<Vec<PodClaim>, DeviceError> {
@@ -281,6 +356,13 @@ fn pod_claims(pod: &Pod) -> Result<Vec<PodClaim>, DeviceError> {
             None => return Err(DeviceError::NotCreated(name)),
         }
     }
+    let extended = pod.status.as_ref().and_then(|status| status.extended_resource_claim_status.as_ref());
+    // No container can call it by a name that is empty.
+    claims.extend(extended.map(|own| PodClaim {
+        name: String::new(),
+        claim: own.resource_claim_name.clone(),
+        of_template: true,
+    }));
     Ok(claims)
 }
 

@@ -1,4 +1,4 @@
-//! The gRPC calls to plugins of a node: `pluginregistration/v1` and `dra/v1`, over sockets of the machine.
+//! The gRPC calls to plugins of a node: `pluginregistration/v1`, `dra/v1` and `dra-health/v1`, over sockets of the machine.
 
 use std::{
     collections::HashMap,
@@ -12,12 +12,15 @@ use tokio::net::UnixStream;
 use tonic::{
     Request,
     client::Grpc,
-    transport::{Endpoint, Uri},
+    transport::{Channel, Endpoint, Uri},
 };
 use tonic_prost::ProstCodec;
 use tower::service_fn;
 
-use super::record::PreparedDevice;
+use super::{
+    health::{WatchRequest, WatchResponse},
+    record::PreparedDevice,
+};
 
 /// As upstream's: what a driver gets to prepare or unprepare.
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(45);
@@ -144,6 +147,37 @@ impl DriverVersion {
 pub struct DriverEndpoint {
     pub socket: PathBuf,
     pub version: DriverVersion,
+    /// If the driver tells of the health of its devices.
+    pub health: Option<HealthVersion>,
+}
+
+/// The version of the health API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HealthVersion {
+    V1,
+    V1Beta1,
+    V1Alpha1,
+}
+
+impl HealthVersion {
+    /// The newest of those that a driver supports.
+    pub fn select(supported: &[String]) -> Option<Self> {
+        let has = |name: &str| supported.iter().any(|own| own == name);
+        let all = [
+            ("v1.DRAResourceHealth", Self::V1),
+            ("v1beta1.DRAResourceHealth", Self::V1Beta1),
+            ("v1alpha1.DRAResourceHealth", Self::V1Alpha1),
+        ];
+        all.into_iter().find(|(name, _)| has(name)).map(|(_, version)| version)
+    }
+
+    fn watch(self) -> &'static str {
+        match self {
+            Self::V1 => "/v1.DRAResourceHealth/NodeWatchResources",
+            Self::V1Beta1 => "/v1beta1.DRAResourceHealth/NodeWatchResources",
+            Self::V1Alpha1 => "/v1alpha1.DRAResourceHealth/NodeWatchResources",
+        }
+    }
 }
 
 impl DriverEndpoint {
@@ -181,31 +215,60 @@ pub async fn notify(socket: &Path, result: Result<(), String>) -> Result<(), Str
     call::<_, RegistrationStatusResponse>(socket, path, status, REGISTRATION_TIMEOUT).await.map(drop)
 }
 
+/// The reports of a driver, as long as its connection lasts.
+pub struct HealthStream {
+    pub reports: tonic::Streaming<WatchResponse>,
+    _connection: Grpc<Channel>,
+}
+
+pub async fn watch_health(socket: &Path, version: HealthVersion) -> Result<HealthStream, String> {
+    let opened = async {
+        let mut client = connect(socket).await?;
+        let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
+        let path = PathAndQuery::from_static(version.watch());
+        let answer = client.server_streaming(Request::new(WatchRequest {}), path, codec).await;
+        let reports = answer.map(tonic::Response::into_inner).map_err(|status| rpc_error(&status))?;
+        Ok(HealthStream { reports, _connection: client })
+    };
+    within(REGISTRATION_TIMEOUT, opened).await
+}
+
 /// One call on a connection of its own: they are few, and a driver may be another process the next time.
 async fn call<I, O>(socket: &Path, path: &'static str, request: I, timeout: Duration) -> Result<O, String>
 where
     I: prost::Message + 'static,
     O: prost::Message + Default + 'static,
 {
+    let called = async {
+        let mut client = connect(socket).await?;
+        let codec = ProstCodec::<I, O>::default();
+        let answer = client.unary(Request::new(request), PathAndQuery::from_static(path), codec).await;
+        answer.map(tonic::Response::into_inner).map_err(|status| rpc_error(&status))
+    };
+    within(timeout, called).await
+}
+
+async fn connect(socket: &Path) -> Result<Grpc<Channel>, String> {
     let socket = socket.to_owned();
     let connector = service_fn(move |_: Uri| {
         let socket = socket.clone();
         async move { UnixStream::connect(socket).await.map(TokioIo::new) }
     });
-    let called = async {
-        // The name is for the `:authority` header only.
-        let endpoint = Endpoint::from_static("http://localhost").connect_timeout(REGISTRATION_TIMEOUT);
-        let channel =
-            endpoint.connect_with_connector(connector).await.map_err(|error| mainstay_errors::error_chain(&error))?;
-        let mut client = Grpc::new(channel).max_decoding_message_size(LONGEST_ANSWER);
-        client.ready().await.map_err(|error| mainstay_errors::error_chain(&error))?;
-        let codec = ProstCodec::<I, O>::default();
-        let answer = client.unary(Request::new(request), PathAndQuery::from_static(path), codec).await;
-        answer
-            .map(tonic::Response::into_inner)
-            .map_err(|status| format!("rpc error: code = {:?} desc = {}", status.code(), status.message()))
-    };
-    tokio::time::timeout(timeout, called)
+    // The name is for the `:authority` header only.
+    let endpoint = Endpoint::from_static("http://localhost").connect_timeout(REGISTRATION_TIMEOUT);
+    let channel =
+        endpoint.connect_with_connector(connector).await.map_err(|error| mainstay_errors::error_chain(&error))?;
+    let mut client = Grpc::new(channel).max_decoding_message_size(LONGEST_ANSWER);
+    client.ready().await.map_err(|error| mainstay_errors::error_chain(&error))?;
+    Ok(client)
+}
+
+fn rpc_error(status: &tonic::Status) -> String {
+    format!("rpc error: code = {:?} desc = {}", status.code(), status.message())
+}
+
+async fn within<T>(timeout: Duration, work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    tokio::time::timeout(timeout, work)
         .await
         .unwrap_or_else(|_| Err(format!("no answer within {} s", timeout.as_secs())))
 }

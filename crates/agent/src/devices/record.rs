@@ -62,15 +62,23 @@ impl ClaimRecord {
         self.drivers.iter().filter(|(_, devices)| devices.is_none()).map(|(driver, _)| driver.clone()).collect()
     }
 
-    /// The devices of a request, or of all, as a container gets them.
-    pub fn cdi_devices(&self, request: Option<&str>) -> Vec<String> {
-        let is_wanted = |device: &&PreparedDevice| {
+    /// The devices of a request, or of all, each with its driver.
+    pub fn devices(&self, request: Option<&str>) -> impl Iterator<Item = (&str, &PreparedDevice)> {
+        let is_wanted = move |device: &PreparedDevice| {
             let named =
                 |own: &String| request.is_none_or(|request| own == request || own.split('/').next() == Some(request));
             device.requests.is_empty() || device.requests.iter().any(named)
         };
-        let devices = self.drivers.values().flatten().flatten();
-        devices.filter(is_wanted).flat_map(|device| device.cdi_devices.iter().cloned()).collect()
+        let devices = self
+            .drivers
+            .iter()
+            .flat_map(|(driver, devices)| devices.iter().flatten().map(move |device| (driver.as_str(), device)));
+        devices.filter(move |(_, device)| is_wanted(device))
+    }
+
+    /// The devices of a request, or of all, as a container gets them.
+    pub fn cdi_devices(&self, request: Option<&str>) -> Vec<String> {
+        self.devices(request).flat_map(|(_, device)| device.cdi_devices.iter().cloned()).collect()
     }
 }
 

@@ -15,17 +15,18 @@ use std::{
 
 use futures::StreamExt;
 use inotify::{Inotify, WatchMask};
-use k8s_openapi::api::resource::v1::ResourceSlice;
+use k8s_openapi::api::{core::v1::PodSpec, resource::v1::ResourceSlice};
 use kube::{
     Api, Client,
     api::{DeleteParams, ListParams},
 };
 use mainstay_files::create_private_dir;
 use parking_lot::Mutex;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
-    plugin_api::{self, DriverEndpoint, DriverVersion, PluginInfo},
+    health::HealthCache,
+    plugin_api::{self, DriverEndpoint, DriverVersion, HealthStream, HealthVersion, PluginInfo},
     plugin_directory,
 };
 use crate::{pods::Pods, settings::Settings, wake::Wake};
@@ -40,13 +41,15 @@ const PLUGIN_TYPE: &str = "DRAPlugin";
 /// Tells a socket from another one of the same name.
 type SocketIdentity = (u64, i64, i64);
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Registration {
     identity: SocketIdentity,
     /// Nothing for a plugin that is none of ours, or was refused.
     driver: Option<(String, DriverEndpoint)>,
     /// In the order of registrations: of two with one name, the later counts.
     number: u64,
+    /// Follows the health of its devices.
+    _health: Option<AbortOnDropHandle<()>>,
 }
 
 pub struct DriverRegistry {
@@ -57,6 +60,7 @@ pub struct DriverRegistry {
     wake: Wake,
     /// By registration socket.
     registrations: Mutex<BTreeMap<PathBuf, Registration>>,
+    pub health: HealthCache,
 }
 
 impl DriverRegistry {
@@ -68,6 +72,7 @@ impl DriverRegistry {
             pods,
             wake,
             registrations: Mutex::default(),
+            health: HealthCache::default(),
         })
     }
 
@@ -87,7 +92,7 @@ impl DriverRegistry {
         stop.run_until_cancelled(self.follow()).await;
     }
 
-    async fn follow(&self) {
+    async fn follow(self: &Arc<Self>) {
         if let Err(error) = create_private_dir(&self.directory) {
             tracing::warn!(directory = ?self.directory, %error, "cannot make the directory of plugins; no driver of devices can register");
         }
@@ -119,9 +124,17 @@ impl DriverRegistry {
     }
 
     /// Registers what is new in the directory, and forgets what is gone.
-    async fn look(&self, count: &mut u64) {
+    async fn look(self: &Arc<Self>, count: &mut u64) {
         let found = sockets(&self.directory);
-        self.registrations.lock().retain(|socket, own| found.get(socket) == Some(&own.identity));
+        let gone: Vec<Registration> = self
+            .registrations
+            .lock()
+            .extract_if(.., |socket, own| found.get(socket) != Some(&own.identity))
+            .map(|(_, own)| own)
+            .collect();
+        for (driver, _) in gone.into_iter().filter_map(|own| own.driver) {
+            self.forget_health(&driver);
+        }
         for (socket, identity) in found {
             if self.registrations.lock().contains_key(&socket) {
                 continue;
@@ -150,23 +163,84 @@ impl DriverRegistry {
             match judged {
                 Ok(endpoint) => {
                     tracing::info!(driver = info.name, ?socket, "a driver of devices has registered");
-                    let registration = Registration { identity, driver: Some((info.name, endpoint)), number };
+                    let health = endpoint.health.map(|version| {
+                        let (registry, driver, socket) = (self.clone(), info.name.clone(), endpoint.socket.clone());
+                        AbortOnDropHandle::new(tokio::spawn(async move {
+                            registry.follow_health(&driver, &socket, version).await;
+                        }))
+                    });
+                    let driver = Some((info.name, endpoint));
+                    let registration = Registration { identity, driver, number, _health: health };
                     self.registrations.lock().insert(socket, registration);
                     self.wake_pods();
                 }
                 Err(why) => {
                     tracing::warn!(plugin = info.name, ?socket, why, "a plugin was refused");
-                    self.registrations.lock().insert(socket, Registration { identity, driver: None, number });
+                    self.registrations
+                        .lock()
+                        .insert(socket, Registration { identity, driver: None, number, _health: None });
                 }
             }
         }
     }
 
-    /// Pods with claims may wait for a driver.
+    /// Pods with claims may wait for a driver, or report the health of its devices.
     fn wake_pods(&self) {
         for (uid, pod) in self.pods.active_pods() {
-            if pod.spec.as_ref().is_some_and(|spec| spec.resource_claims.as_ref().is_some_and(|all| !all.is_empty())) {
+            let is_extended = pod.status.as_ref().is_some_and(|own| own.extended_resource_claim_status.is_some());
+            let has_claims = |spec: &PodSpec| spec.resource_claims.as_ref().is_some_and(|all| !all.is_empty());
+            if is_extended || pod.spec.as_ref().is_some_and(has_claims) {
                 self.wake.pod(&uid);
+            }
+        }
+    }
+
+    /// Until it is dropped. What was known is forgotten when the stream ends.
+    async fn follow_health(&self, driver: &str, socket: &Path, version: HealthVersion) {
+        loop {
+            match plugin_api::watch_health(socket, version).await {
+                Ok(mut stream) => self.receive_health(driver, &mut stream).await,
+                Err(error) => {
+                    tracing::debug!(driver, error, "a driver does not tell of its devices' health; will retry")
+                }
+            }
+            // Another process of the driver may have taken over.
+            if self.find(driver).is_none_or(|newest| newest.socket == *socket) {
+                self.forget_health(driver);
+            }
+            tokio::time::sleep(SLOWLY).await;
+        }
+    }
+
+    fn forget_health(&self, driver: &str) {
+        if self.health.clear(driver) {
+            tracing::warn!(driver, "a driver stopped telling of the health of its devices");
+            self.wake_pods();
+        }
+    }
+
+    async fn receive_health(&self, driver: &str, stream: &mut HealthStream) {
+        loop {
+            let expiry = self.health.next_expiry(driver);
+            let expired = async {
+                match expiry {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let changed = tokio::select! {
+                message = stream.reports.message() => match message {
+                    Ok(Some(response)) => self.health.update(driver, response, Instant::now()),
+                    Ok(None) => return,
+                    Err(status) => {
+                        tracing::debug!(driver, %status, "the stream of a driver's health reports broke");
+                        return;
+                    }
+                },
+                () = expired => self.health.expire(driver, Instant::now()),
+            };
+            if changed {
+                self.wake_pods();
             }
         }
     }
@@ -201,7 +275,7 @@ fn judge_plugin(info: &PluginInfo, socket: &Path) -> Result<DriverEndpoint, Stri
     if !socket.is_absolute() {
         return Err(format!("DRA plugin {}: endpoint {:?} is not an absolute path", info.name, info.endpoint));
     }
-    Ok(DriverEndpoint { socket, version })
+    Ok(DriverEndpoint { socket, version, health: HealthVersion::select(&info.supported_versions) })
 }
 
 /// Sockets in the directory; hidden ones are being made.

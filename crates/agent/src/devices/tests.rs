@@ -44,3 +44,25 @@ fn a_claim_is_used_only_by_pods_that_it_is_reserved_for() {
     assert_eq!(judged(false, claim(status(other))).unwrap_err(), "is not reserved for this pod");
     assert_eq!(judged(false, claim(json!({}))).unwrap_err(), "is not allocated");
 }
+
+#[test]
+fn extended_resources_are_a_claim_of_the_containers_that_request_them() {
+    let mapping = |container: &str, request: &str| json!({ "containerName": container, "resourceName": "example.com/gpu", "requestName": request });
+    let extended = json!({ "resourceClaimName": "web-extended-resources-x",
+                           "requestMappings": [mapping("a", "container-0-request-0"), mapping("b", "container-1-request-0")] });
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": { "name": "web", "namespace": "ns", "uid": "u" },
+        "spec": { "containers": [{ "name": "a" }, { "name": "b" }, { "name": "c" }] },
+        "status": { "extendedResourceClaimStatus": extended },
+    }))
+    .unwrap();
+    let claims = pod_claims(&pod).unwrap();
+    assert_eq!((claims[0].claim.as_str(), claims[0].of_template), ("web-extended-resources-x", true));
+    let requests = |nth: usize| {
+        let claims = container_claims(&pod, &pod.spec.as_ref().unwrap().containers[nth]).unwrap();
+        claims.into_iter().map(|own| own.request.unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(requests(0), ["container-0-request-0"]);
+    assert_eq!(requests(1), ["container-1-request-0"]);
+    assert!(requests(2).is_empty());
+}

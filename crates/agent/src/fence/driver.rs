@@ -1,10 +1,10 @@
 //! The loop of the fence: asks witnesses while there is no contact, has shims obey, and lets pods start again after it.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, api::ListParams};
-use mainstay_api::{node_loss::ASK_EVERY, wellknown};
+use mainstay_api::wellknown;
 use mainstay_errors::error_chain;
 use mainstay_runtime::{PodUid, fence::boot_time};
 use tokio::task::JoinSet;
@@ -43,7 +43,8 @@ impl Fence {
             let witnesses = self.core.lock().witnesses_to_ask(&self.parts.timing, boot_time());
             for witness in witnesses {
                 if outstanding.insert(witness.clone()) {
-                    self.spawn_question(&mut questions, witness);
+                    let wait = self.core.lock().wait_before_asking(&witness, boot_time());
+                    self.spawn_question(&mut questions, witness, wait);
                 }
             }
             match self.tick() {
@@ -55,11 +56,14 @@ impl Fence {
         }
     }
 
-    fn spawn_question(&self, questions: &mut JoinSet<FinishedQuestion>, witness: String) {
+    /// Asks after `wait`. What it comes to is known at once: an answer decides, and so does one that does not come.
+    fn spawn_question(&self, questions: &mut JoinSet<FinishedQuestion>, witness: String, wait: Duration) {
         let address = self.peers.lock().get(&witness).map(|peer| peer.address);
         let tls = self.parts.identity.as_ref().and_then(|identity| identity.peer_client_config(&witness).ok());
-        let (asked, patience) = (boot_time(), self.parts.timing.heartbeat);
+        let patience = self.parts.timing.heartbeat;
         questions.spawn(async move {
+            tokio::time::sleep(wait).await;
+            let asked = boot_time();
             let answer = match address.zip(tls) {
                 Some((address, tls)) => tokio::time::timeout(patience, ask(address, tls)).await,
                 None => Ok(Err(std::io::Error::other("its address is not known"))),
@@ -72,11 +76,6 @@ impl Fence {
                 }
                 Err(_) => None,
             };
-            // Not more often than that, also if it fails at once.
-            let left = ASK_EVERY.saturating_sub(boot_time().saturating_sub(asked));
-            if answer.is_none() {
-                tokio::time::sleep(left).await;
-            }
             FinishedQuestion { witness, asked, answer }
         });
     }

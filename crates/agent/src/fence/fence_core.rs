@@ -152,6 +152,12 @@ impl FenceCore {
         groups.flat_map(|group| group.witnesses.iter().cloned()).collect()
     }
 
+    /// How long to wait before a witness is asked again: one that answers at once is asked no more often than one that does not.
+    pub fn wait_before_asking(&self, witness: &str, now: BootTime) -> Duration {
+        let since = self.replies.last_asked(witness).map(|asked| now.saturating_sub(asked));
+        since.map_or(Duration::ZERO, |since| ASK_EVERY.saturating_sub(since))
+    }
+
     /// `answer` is `None` if the witness cannot be asked.
     pub fn record_reply(&mut self, witness: &str, asked: BootTime, answer: Option<ContactAnswer>) {
         self.replies.record(witness, asked, answer);
@@ -214,4 +220,23 @@ impl FenceCore {
 /// From this silence on witnesses are asked.
 fn asks_from(timing: &Timing) -> Duration {
     timing.fence_after / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_witness_is_asked_twice_a_second_whether_it_answers_or_not() {
+        let (timing, start) = (Timing::default(), Duration::from_secs(100));
+        let group = FencePromise { stops_within: timing.stops_within(), witnesses: vec!["b".to_owned()] };
+        let mut core = FenceCore::new(vec![group], None, &timing, start);
+        assert_eq!(core.wait_before_asking("b", start), Duration::ZERO, "it was not asked yet");
+        let round_trip = Duration::from_millis(3);
+        for answer in [Some(ContactAnswer::HasNoContact), Some(ContactAnswer::HasContact), None] {
+            core.record_reply("b", start, answer);
+            assert_eq!(core.wait_before_asking("b", start + round_trip), ASK_EVERY - round_trip, "{answer:?}");
+            assert_eq!(core.wait_before_asking("b", start + ASK_EVERY), Duration::ZERO, "{answer:?}");
+        }
+    }
 }

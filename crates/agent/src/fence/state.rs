@@ -120,6 +120,11 @@ impl Replies {
         self.0.clear();
     }
 
+    /// When the last question was asked of which the outcome is known.
+    pub fn last_asked(&self, witness: &str) -> Option<BootTime> {
+        self.0.get(witness)?.last.map(|(asked, _)| asked)
+    }
+
     fn judge(&self, group: &FencePromise, timing: &Timing, now: BootTime) -> GroupVerdict {
         let lasts = timing.answer_lasts();
         let is_fresh = |asked: &BootTime| now.saturating_sub(*asked) < lasts;

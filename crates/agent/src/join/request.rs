@@ -2,19 +2,20 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use futures::TryStreamExt;
+use futures::StreamExt;
 use k8s_openapi::{
     ByteString,
     api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use kube::{Api, Client, api::PostParams, runtime::watcher};
+use kube::{Api, Client, api::PostParams};
 use mainstay_errors::error_chain;
+use mainstay_watch::{Event, Watch};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use sha2::{Digest, Sha256};
 
 use super::{JoinError, files::Files};
-use crate::tls::Pair;
+use crate::{tls::Pair, watch_backoff::watch_fields};
 
 /// How long the answer is awaited. The server answers at once or not at all.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -115,22 +116,22 @@ async fn ask(client: &Client, name: &str, purpose: &Purpose<'_>, pem: String) ->
         Err(kube::Error::Api(status)) if status.code == 401 => return Err(JoinError::TokenRefused),
         Err(source) => return Err(JoinError::Api { doing: "ask for a certificate", source: Box::new(source) }),
     }
-    let mut news = std::pin::pin!(watcher::watch_object(requests, name));
-    loop {
-        match news.try_next().await {
-            Ok(Some(Some(object))) => {
+    let mut events = Watch::<CertificateSigningRequest>::new(requests, watch_fields(format!("metadata.name={name}")));
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::InitApply(object) | Event::Apply(object)) => {
                 if let Some(answer) = answer(&object) {
                     return answer;
                 }
             }
-            Ok(Some(None)) => {} // not there yet, or cleared away: the time limit decides
-            Ok(None) => return Err(JoinError::NoAnswer { name: name.to_owned() }),
+            // Not there yet, or cleared away: the time limit decides.
+            Ok(Event::Init | Event::InitDone | Event::Delete(_)) => {}
             Err(error) => {
-                tracing::debug!(error = error_chain(&error), "cannot follow the request for a certificate");
-                tokio::time::sleep(Duration::from_millis(500)).await;
+                tracing::debug!(error = error_chain(&error), "cannot follow the request for a certificate; will retry");
             }
         }
     }
+    Err(JoinError::NoAnswer { name: name.to_owned() })
 }
 
 fn answer(object: &CertificateSigningRequest) -> Option<Result<String, JoinError>> {

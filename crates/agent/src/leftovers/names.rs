@@ -129,7 +129,7 @@ pub fn data_dir_of_shim(command: &[impl AsRef<str>]) -> Option<PathBuf> {
     (verb.as_ref() == "shim" && ids.0 == ids.1 && expected == directory).then(|| data_dir.to_owned())
 }
 
-/// Which data directory a mount was made for, by where it is: a container's root, or something in a pod's directory. Anything
+/// Which data directory a mount was made for, by where it is: a container's root, something in a pod's directory, or a disk of a pod. Anything
 /// else below a data directory, and the directory itself, may be a disk of the administrator's.
 pub fn data_dir_of_mount(point: &Path) -> Option<PathBuf> {
     let parts: Vec<Component<'_>> = point.components().collect();
@@ -139,7 +139,8 @@ pub fn data_dir_of_mount(point: &Path) -> Option<PathBuf> {
         is(at, "runtime") && is(at + 1, "images") && is(at + 2, "rootfs") && has_id(at + 3) && is(at + 4, "merged")
     };
     let volume = |at: usize| is(at, "agent") && is(at + 1, "pods") && (is(at + 3, "volumes") || is(at + 3, "subpaths"));
-    let at = (1..parts.len()).find(|at| root(*at) || volume(*at))?;
+    let disk = |at: usize| is(at, "agent") && is(at + 1, "attached") && is(at + 3, "mount");
+    let at = (1..parts.len()).find(|at| root(*at) || volume(*at) || disk(*at))?;
     Some(parts[..at].iter().collect())
 }
 
@@ -236,6 +237,7 @@ mod tests {
         assert_eq!(of(&format!("/srv/a b/runtime/images/rootfs/{ID}/merged")), data_dir);
         assert_eq!(of("/srv/a b/agent/pods/u/volumes/cache"), data_dir);
         assert_eq!(of("/srv/a b/agent/pods/u/subpaths/c/0"), data_dir);
+        assert_eq!(of("/srv/a b/agent/attached/1f5f4c1a-8a0f-4f43-a1d1-6c8f3f3b1c11/mount"), data_dir);
         for disk in
             ["/", "/srv/a b", "/srv/a b/runtime", "/srv/a b/runtime/images", "/srv/a b/agent/pods", "/srv/a b/logs"]
         {

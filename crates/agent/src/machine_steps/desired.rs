@@ -6,29 +6,28 @@ use futures::StreamExt;
 use kube::{
     Api,
     api::{Patch, PatchParams},
-    runtime::{WatchStreamExt, watcher},
 };
 use mainstay_api::machine::{Machine, MachineStatus, STATUS_OF_NODE};
 use mainstay_errors::error_chain;
 use mainstay_machines::steps::DesiredVersion;
+use mainstay_watch::{Event, Watch};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
-use crate::watch_backoff::{ApiRetries, WatchBackoff};
+use crate::watch_backoff::{ApiRetries, watch_fields};
 
 /// Tells what is wanted whenever that changes. A Machine that is gone changes nothing: nobody said otherwise.
 pub async fn follow(machines: Api<Machine>, node_name: &str, desired: &watch::Sender<Option<DesiredVersion>>) {
-    let only_own = watcher::Config::default().fields(&format!("metadata.name={node_name}"));
-    let mut news = std::pin::pin!(watcher(machines, only_own).backoff(WatchBackoff::default()));
+    let mut news = Watch::<Machine>::new(machines, watch_fields(format!("metadata.name={node_name}")));
     let mut warned = false;
     while let Some(event) = news.next().await {
         match event {
-            Ok(watcher::Event::Apply(machine) | watcher::Event::InitApply(machine)) => {
+            Ok(Event::Apply(machine) | Event::InitApply(machine)) => {
                 let wanted = DesiredVersion { version: machine.spec.version, drain: machine.spec.drain };
                 desired.send_if_modified(|before| before.replace(wanted.clone()).as_ref() != Some(&wanted));
             }
-            Ok(watcher::Event::Init | watcher::Event::Delete(_)) => {}
-            Ok(watcher::Event::InitDone) => warned = false,
+            Ok(Event::Init | Event::Delete(_)) => {}
+            Ok(Event::InitDone) => warned = false,
             Err(error) if !std::mem::replace(&mut warned, true) => {
                 tracing::warn!(
                     error = error_chain(&error),

@@ -31,15 +31,19 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::Xxh3;
 
-use self::runner::StepCommand;
+pub use self::runner::StepCommand;
 pub use self::settings::{CommandLine, DEFAULT_VERSION_FILE, MachineCommands};
 use crate::{
+    bounded_command::last_lines,
     events::{EventType, Events},
     settings::Settings,
 };
 
 /// How often the files that dynamic configuration depends on are looked at.
 const INPUTS_INTERVAL: Duration = Duration::from_secs(2);
+
+/// How long an agent that starts waits to hear what is wanted by now, before it goes on with an update that was wanted when it last ran.
+const FIRST_WORD: Duration = Duration::from_secs(5);
 
 /// Evicts the pods of this node within a time, honouring their budgets. An error says which are left.
 pub type DrainOwnNode = dyn Fn(Duration) -> BoxFuture<'static, Result<(), String>> + Send + Sync;
@@ -78,6 +82,11 @@ impl MachineSteps {
         let step_settings = commands.step_settings();
         let mut record = record_file::read(&path);
         self.take_version_file(&mut record);
+        let first = record.next_step(&step_settings, fingerprint(&commands.watch), Timestamp::now());
+        if matches!(first, NextStep::Run { step: Step::Drain | Step::Update, .. }) {
+            // It may have been away while something newer came to be wanted. If nobody answers it goes on.
+            let _ = tokio::time::timeout(FIRST_WORD, wanted.wait_for(Option::is_some)).await;
+        }
         loop {
             if let Some(desired) = wanted.borrow_and_update().clone() {
                 record.desired = desired;
@@ -123,14 +132,14 @@ impl MachineSteps {
 
     fn finish(&self, record: &mut StepRecord, step: Step, version: &str, outcome: StepOutcome) {
         match &outcome {
-            StepOutcome::Failed { message } => {
+            StepOutcome::Failed { message, .. } => {
                 self.event(
                     EventType::Warning,
                     "MachineStepFailed",
                     format!("{} failed: {message}", describe(step, version)),
                 );
             }
-            StepOutcome::Pending { message } => {
+            StepOutcome::Pending { message, .. } => {
                 self.event(
                     EventType::Normal,
                     "MachineStepPending",
@@ -178,7 +187,7 @@ impl MachineSteps {
         };
         let Some(command) = command else {
             let message = "there is no command for it in the section [machine] of the file of --config".to_owned();
-            return StepOutcome::Failed { message };
+            return StepOutcome::Failed { message, output: String::new() };
         };
         self.run_command(step.name(), command, timeout, version, record).await
     }
@@ -190,24 +199,28 @@ impl MachineSteps {
         let checks = match checks::list_checks(directory) {
             Ok(checks) => checks,
             Err(error) => {
-                return StepOutcome::Failed {
-                    message: format!("cannot list the checks of {}: {error}", directory.display()),
-                };
+                let message = format!("cannot list the checks of {}: {error}", directory.display());
+                return StepOutcome::Failed { message, output: String::new() };
             }
         };
-        let mut failed = Vec::new();
+        let (mut failed, mut outputs) = (Vec::new(), Vec::new());
         for program in checks {
             let name = program.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
             let command = CommandLine { program, arguments: Vec::new() };
             let log = format!("validate-{name}");
             match self.run_command(&log, &command, commands.validate_timeout, version, record).await {
                 StepOutcome::Passed | StepOutcome::Running => {}
-                StepOutcome::Failed { message } | StepOutcome::Pending { message } => {
+                StepOutcome::Failed { message, output } | StepOutcome::Pending { message, output } => {
                     failed.push(format!("check {name}: {message}"));
+                    outputs.push(format!("check {name}:\n{output}"));
                 }
             }
         }
-        outcome(if failed.is_empty() { Ok(()) } else { Err(bounded(failed.join("; "))) })
+        if failed.is_empty() {
+            return StepOutcome::Passed;
+        }
+        let output = last_lines(outputs.join("\n").as_bytes(), runner::LINES_REPORTED);
+        StepOutcome::Failed { message: bounded(failed.join("; ")), output }
     }
 
     async fn run_command(
@@ -226,7 +239,8 @@ impl MachineSteps {
             ("MAINSTAY_NODE_NAME", self.settings.node_name.clone()),
         ];
         let cgroup = Path::new(&self.settings.instance).join("machine-steps");
-        StepCommand { command, environment, timeout, cgroup, log: &log }.run().await
+        let reports_output = self.commands.report_output;
+        StepCommand { command, environment, timeout, cgroup, log: &log, reports_output }.run().await
     }
 }
 
@@ -242,7 +256,10 @@ fn bounded(mut message: String) -> String {
 }
 
 fn outcome(result: Result<(), String>) -> StepOutcome {
-    result.map_or_else(|message| StepOutcome::Failed { message: bounded(message) }, |()| StepOutcome::Passed)
+    match result {
+        Ok(()) => StepOutcome::Passed,
+        Err(message) => StepOutcome::Failed { message: bounded(message), output: String::new() },
+    }
 }
 
 fn describe(step: Step, version: &str) -> String {

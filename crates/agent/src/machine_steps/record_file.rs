@@ -81,7 +81,11 @@ mod tests {
         let desired = DesiredVersion { version: Some("v2".to_owned()), drain: true };
         let mut record = StepRecord { desired, running: Some("v1".to_owned()), ..StepRecord::default() };
         record.begin(Step::Update, "v2", 7, began);
-        record.end(Step::Update, StepOutcome::Failed { message: "exit code 1".to_owned() }, ended);
+        record.end(
+            Step::Update,
+            StepOutcome::Failed { message: "exit code 1".to_owned(), output: String::new() },
+            ended,
+        );
         record.begin(Step::Static, "v2", 7, ended);
         record
     }

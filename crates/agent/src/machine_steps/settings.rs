@@ -22,6 +22,8 @@ pub struct MachineCommands {
     pub validate_timeout: Duration,
     pub drain_timeout: Duration,
     pub validate_interval: Duration,
+    /// Whether the last lines of a failed step's output are part of what is reported to the API.
+    pub report_output: bool,
     /// Files whose change runs `dynamic` again.
     pub watch: Vec<PathBuf>,
     /// Where the version that runs is kept.
@@ -51,6 +53,7 @@ impl Default for MachineCommands {
             validate_timeout: minutes(1),
             drain_timeout: minutes(60),
             validate_interval: minutes(5),
+            report_output: true,
             watch: Vec::new(),
             version_file: DEFAULT_VERSION_FILE.into(),
         }

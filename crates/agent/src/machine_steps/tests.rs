@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use kube::api::{Patch, PatchParams, PostParams};
-use mainstay_api::machine::{Machine, MachineSpec, StateValue};
+use mainstay_api::machine::{Machine, MachineAxis, MachineSpec, MachineState, StateValue};
 use mainstay_runtime::cgroup::Cgroup;
 use mainstay_testing::until;
 use serde_json::json;
@@ -27,8 +27,16 @@ async fn run(name: &str, text: &str, timeout: Duration) -> Ran {
     let log = directory.path().join("logs/step.log");
     let cgroup = PathBuf::from(format!("mainstay-test-{}/{name}", std::process::id()));
     let (command, environment) = (script(text), vec![("MAINSTAY_VERSION", "v2".to_owned())]);
-    let outcome =
-        StepCommand { command: &command, environment, timeout, cgroup: cgroup.clone(), log: &log }.run().await;
+    let outcome = StepCommand {
+        command: &command,
+        environment,
+        timeout,
+        cgroup: cgroup.clone(),
+        log: &log,
+        reports_output: true,
+    }
+    .run()
+    .await;
     let ran = Ran {
         outcome,
         log: fs::read(&log).unwrap(),
@@ -51,15 +59,17 @@ async fn a_step_knows_its_version_and_its_output_is_kept_for_root_alone() {
 
 #[tokio::test]
 async fn a_failure_names_its_exit_code_and_where_the_output_is() {
-    let StepOutcome::Failed { message } = run("fails", "exit 3", LONG).await.outcome else { panic!("passed") };
+    let ran = run("fails", "echo the disk is full; exit 3", LONG).await;
+    let StepOutcome::Failed { message, output } = ran.outcome else { panic!("passed") };
     assert!(message.starts_with("exit code 3; output: /"), "{message}");
+    assert_eq!(output, "the disk is full");
     assert!(matches!(run("waits", "exit 75", LONG).await.outcome, StepOutcome::Pending { .. }));
 }
 
 #[tokio::test]
 async fn a_step_that_hangs_is_killed_with_everything_it_forked() {
     let ran = run("hangs", "setsid sleep 1000 & sleep 1000", Duration::from_millis(300)).await;
-    let StepOutcome::Failed { message } = ran.outcome else { panic!("passed") };
+    let StepOutcome::Failed { message, .. } = ran.outcome else { panic!("passed") };
     assert!(message.starts_with("killed: it took longer than 300ms"), "{message}");
     assert!(!ran.cgroup_exists, "its processes are gone");
 }
@@ -79,8 +89,8 @@ async fn what_a_passing_step_left_running_is_killed() {
 }
 
 #[tokio::test]
-async fn of_much_output_the_end_is_kept() {
-    let ran = run("prints", "head -c 100000000 /dev/zero; echo end", LONG).await;
+async fn of_a_gigabyte_of_output_the_end_is_kept() {
+    let ran = run("prints", "head -c 1000000000 /dev/zero; echo end", LONG).await;
     assert_eq!(ran.outcome, StepOutcome::Passed);
     assert_eq!(ran.log.len(), runner::OUTPUT_TAIL);
     assert!(ran.log.ends_with(b"\0end\n"));
@@ -92,8 +102,9 @@ async fn a_program_that_is_not_there_is_named() {
     let command = CommandLine { program: "/nowhere/update".into(), arguments: vec![] };
     let cgroup = PathBuf::from(format!("mainstay-test-{}/missing", std::process::id()));
     let log = directory.path().join("step.log");
-    let step = StepCommand { command: &command, environment: vec![], timeout: LONG, cgroup, log: &log };
-    let StepOutcome::Failed { message } = step.run().await else { panic!("passed") };
+    let step =
+        StepCommand { command: &command, environment: vec![], timeout: LONG, cgroup, log: &log, reports_output: false };
+    let StepOutcome::Failed { message, .. } = step.run().await else { panic!("passed") };
     assert!(message.starts_with("exit code 127"), "{message}");
     assert!(fs::read_to_string(&log).unwrap().contains("/nowhere/update"));
 }
@@ -120,8 +131,10 @@ impl TestMachine {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         }
         let note = |word: &str| Some(script(&format!("echo {word} $MAINSTAY_VERSION >> {}", at("ran").display())));
+        let update = "[ $MAINSTAY_VERSION != v404 ] || { echo no such version; exit 1; }";
+        let update = format!("echo update $MAINSTAY_VERSION >> {}; {update}", at("ran").display());
         let commands = MachineCommands {
-            update: note("update"),
+            update: Some(script(&update)),
             static_: note("static"),
             dynamic: note("dynamic"),
             validate: Some(at("checks")),
@@ -191,7 +204,7 @@ async fn a_machine_brings_itself_to_the_version_that_is_wanted_and_configures_an
 
 #[tokio::test]
 async fn a_version_that_fails_validation_does_not_run() {
-    let checks = [("10-fails-at-v2", "[ \"$MAINSTAY_VERSION\" != v2 ]")];
+    let checks = [("10-fails-at-v2", "echo no route; [ \"$MAINSTAY_VERSION\" != v2 ]")];
     let machine = TestMachine::start(api_with_machine().await, &checks);
     machine.want("v1").await;
     machine.reports("version v1 runs", |own| own.running_version() == Some("v1")).await;
@@ -200,8 +213,9 @@ async fn a_version_that_fails_validation_does_not_run() {
     let own = machine.machines().get("m1").await.unwrap();
     assert_eq!(own.running_version(), Some("v1"));
     let status = own.status.unwrap();
-    let message = status.validated.unwrap().message;
+    let MachineState { message, output, .. } = status.validated.unwrap();
     assert!(message.starts_with("check 10-fails-at-v2: exit code 1; output: /"), "{message}");
+    assert_eq!(output, "check 10-fails-at-v2:\nno route");
     assert_eq!(status.configured.unwrap().state, StateValue::Success);
     machine.want("v1").await;
     machine.reports("back at v1", |own| is_validated(own, StateValue::Success)).await;
@@ -219,6 +233,41 @@ async fn a_machine_goes_on_while_no_server_answers() {
     let machine = TestMachine::start_again(directory, client, &[]);
     until("version v3 runs", async || machine.read("current_version") == "v3\n").await;
     assert_eq!(machine.read("ran"), "update v3\nstatic v3\ndynamic v3\n");
+}
+
+#[tokio::test]
+async fn a_machine_that_was_away_goes_to_what_is_wanted_by_now() {
+    let client = api_with_machine().await;
+    let directory = tempfile::tempdir().unwrap();
+    let desired = DesiredVersion { version: Some("v2".to_owned()), drain: false };
+    let mut record = StepRecord { desired, running: Some("v1".to_owned()), ..StepRecord::default() };
+    record.begin(Step::Update, "v2", 0, Timestamp::now());
+    record_file::write(&directory.path().join("agent/machine/steps.json"), &record);
+    let machines: Api<Machine> = Api::all(client.clone());
+    let patch = Patch::Merge(json!({"spec": {"version": "v3"}}));
+    machines.patch("m1", &PatchParams::default(), &patch).await.unwrap();
+    let machine = TestMachine::start_again(directory, client, &[]);
+    machine.reports("version v3 runs", |own| own.running_version() == Some("v3")).await;
+    assert_eq!(machine.read("ran"), "update v3\nstatic v3\ndynamic v3\n", "its update to v2 was cut off");
+}
+
+#[tokio::test]
+async fn a_version_that_does_not_exist_fails_at_the_update_and_is_named() {
+    let machine = TestMachine::start(api_with_machine().await, &[]);
+    machine.want("v1").await;
+    machine.reports("version v1 runs", |own| own.running_version() == Some("v1")).await;
+    machine.want("v404").await;
+    let is_failed =
+        |own: &Machine| own.state(MachineAxis::Configured).is_some_and(|own| own.state == StateValue::Failed);
+    machine.reports("the update failed", is_failed).await;
+    let own = machine.machines().get("m1").await.unwrap();
+    let MachineState { message, output, .. } = own.state(MachineAxis::Configured).unwrap();
+    assert!(message.starts_with("update to version \"v404\": exit code 1; output: /"), "{message}");
+    assert_eq!(output, "no such version");
+    assert_eq!((own.running_version(), &*machine.read("current_version")), (Some("v1"), "v1\n"));
+    assert!(machine.read("ran").ends_with("dynamic v1\nupdate v404\n"), "nothing is configured for it");
+    machine.want("v1").await;
+    machine.reports("back at v1", |own| is_validated(own, StateValue::Success)).await;
 }
 
 fn is_validated(machine: &Machine, state: StateValue) -> bool {

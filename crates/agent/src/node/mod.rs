@@ -23,4 +23,4 @@ mod upkeep;
 pub use eviction::{Eviction, Evictions};
 pub use facts::{MachineSize, VERSION, machine_size};
 pub use reporter::{NodeReporter, Parts};
-pub use status::PodsAfterStop;
+pub use status::{PodsAfterStop, measured_allocatable};

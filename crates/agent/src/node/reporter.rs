@@ -47,6 +47,7 @@ use crate::{
     fence::Fence,
     pod_routes::RouteProblem,
     pods::Pods,
+    route_check::RouteCheckResult,
     servers::Servers,
     settings::{Network, Settings},
     wake::Wake,
@@ -78,6 +79,8 @@ pub struct Parts {
     pub suspect: Box<dyn Fn() -> Option<String> + Send + Sync>,
     /// Why pods of other nodes cannot be reached from here.
     pub route_problem: RouteProblem,
+    /// What the check of the route to this node's pods measured.
+    pub route_check: RouteCheckResult,
 }
 
 pub struct NodeReporter {
@@ -256,7 +259,8 @@ impl NodeReporter {
         let measured = (self.measure)();
         let pressures = self.upkeep.lock().pressures(&measured, &self.parts.settings.eviction, Timestamp::now());
         let (suspect, route_problem) = ((self.parts.suspect)(), self.parts.route_problem.get());
-        MachineObservation { runtime, measured, pressures, images, suspect, route_problem }
+        let route_check = self.parts.route_check.get();
+        MachineObservation { runtime, measured, pressures, images, suspect, route_problem, route_check }
     }
 
     /// The Node in the API with our labels and how its pods are reached, created if it does not exist.

@@ -1,6 +1,9 @@
 //! Computes the NodeStatus from facts and the latest observation. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -9,14 +12,17 @@ use k8s_openapi::{
     },
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
 };
+use mainstay_api::pod_range_routes::{ROUTE_CONTROLLER_MESSAGE, route_broken};
+use mainstay_api::resources::{ResourceList, parse_list};
 use mainstay_runtime::{RuntimeVersion, images::Image};
 use serde_json::{Value, json};
 
 use super::{
     facts::{Facts, VERSION},
+    measure,
     pressure::NodeMeasurement,
 };
-use crate::settings::Settings;
+use crate::{route_check::RouteMeasurement, settings::Settings};
 
 /// No more images than these are reported, the largest first.
 const MOST_IMAGES: usize = 50;
@@ -37,6 +43,8 @@ pub struct MachineObservation {
     pub suspect: Option<String>,
     /// Why pods of other nodes cannot be reached.
     pub route_problem: Option<String>,
+    /// What the check of the route to this node's pods measured, if it is made.
+    pub route_check: Option<RouteMeasurement>,
 }
 
 pub fn status(
@@ -114,6 +122,24 @@ fn allocatable(
     allocatable
 }
 
+/// What pods may ask for on this machine, as it is now, without what others added to its Node.
+pub fn measured_allocatable(settings: &Settings) -> ResourceList {
+    // Before the first start the directory is not there yet.
+    let existing = settings.directory.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    let (facts, disk) = (Facts::read(), measure::disk(existing).0);
+    let observed = MachineObservation {
+        runtime: Err(String::new()),
+        measured: NodeMeasurement { disk, ..NodeMeasurement::default() },
+        pressures: BTreeSet::new(),
+        images: vec![],
+        suspect: None,
+        route_problem: None,
+        route_check: None,
+    };
+    let allocatable = allocatable(settings, &facts, &observed, &capacity(settings, &facts, &observed));
+    parse_list(allocatable.iter().map(|(name, quantity)| (name.as_str(), quantity.0.as_str())))
+}
+
 fn addresses(settings: &Settings, facts: &Facts) -> Vec<NodeAddress> {
     let address = |kind: &str, address: String| NodeAddress { type_: kind.to_owned(), address };
     let mut addresses: Vec<_> = settings.addresses.iter().map(|ip| address("InternalIP", ip.to_string())).collect();
@@ -183,7 +209,10 @@ fn conditions(observed: &MachineObservation, before: Option<&NodeStatus>, now: T
             ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
         ),
     ];
-    let had_problem = before.is_some_and(|status| condition(status, NETWORK_UNAVAILABLE).is_some());
+    // What the route controller of a cloud reports is its own to clear.
+    let had_problem = before.and_then(|status| condition(status, NETWORK_UNAVAILABLE)).is_some_and(|before| {
+        !before.message.as_deref().is_some_and(|message| message.starts_with(ROUTE_CONTROLLER_MESSAGE))
+    });
     match &observed.route_problem {
         Some(why) => all.push((NETWORK_UNAVAILABLE, (true, "NoRouteCreated", why.clone()))),
         None if had_problem => {
@@ -191,6 +220,9 @@ fn conditions(observed: &MachineObservation, before: Option<&NodeStatus>, now: T
             all.push((NETWORK_UNAVAILABLE, (false, "RouteCreated", message)));
         }
         None => {}
+    }
+    if let Some(RouteMeasurement { is_broken, reason, message }) = &observed.route_check {
+        all.push((route_broken::TYPE, (*is_broken, *reason, message.clone())));
     }
     let was_suspect = before.is_some_and(|status| condition(status, "Suspect").is_some());
     match &observed.suspect {

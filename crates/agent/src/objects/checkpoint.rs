@@ -30,10 +30,10 @@ impl ObjectCheckpoint {
     }
 
     pub(super) fn read<K: DeserializeOwned>(&self, file: &str) -> Option<Vec<K>> {
-        let text = std::fs::read(self.directory.as_ref()?.join(file)).ok()?;
-        let content = FORMAT.decode::<Content<K>>(&text).map(|content| content.items);
+        let text = std::fs::read_to_string(self.directory.as_ref()?.join(file)).ok()?;
+        let content = FORMAT.decode::<Content<K>>(text.as_bytes()).map(|content| content.items);
         // Without a number it was a bare list.
-        content.or_else(|_| serde_json::from_slice(&text)).ok()
+        content.or_else(|_| serde_json::from_str(&text)).ok()
     }
 
     pub(super) fn write<'a, K: Serialize + 'a>(&self, file: &str, objects: impl Iterator<Item = &'a K>) {

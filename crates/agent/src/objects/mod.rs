@@ -1,4 +1,4 @@
-//! Caches of the objects that pods refer to: ConfigMaps, Secrets, claims, volumes, trust bundles, Services, service account
+//! Caches of the objects that pods refer to: ConfigMaps, Secrets, claims, volumes and their attachments, trust bundles, Services, service account
 //! tokens and certificates.
 //!
 //! Each object that some pod here refers to is followed while one does, and only then. A pod is woken
@@ -12,6 +12,7 @@ pub mod checkpoint;
 pub(crate) mod fake;
 mod object_cache;
 mod pod_certificates;
+mod pod_keys;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -25,6 +26,7 @@ use std::{
 use k8s_openapi::api::{
     certificates::v1::ClusterTrustBundle,
     core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, PodCertificateProjection, Secret, Service},
+    storage::v1::VolumeAttachment,
 };
 use kube::{Api, Client};
 use mainstay_api::config_versions::ConfigKind;
@@ -66,6 +68,8 @@ pub struct Objects {
     claims: ObjectCache<PersistentVolumeClaim>,
     volumes: ObjectCache<PersistentVolume>,
     trust_bundles: ObjectCache<ClusterTrustBundle>,
+    /// Of this node.
+    attachments: ObjectCache<VolumeAttachment>,
     /// Nobody is woken for these: they only matter when a container is made.
     services: ObjectCache<Service>,
     tokens: Tokens,
@@ -85,12 +89,19 @@ impl Objects {
             claims: ObjectCache::new(client.clone(), Api::namespaced, Some(changes.clone())),
             volumes: ObjectCache::new(client.clone(), |client, _| Api::all(client), Some(changes.clone())),
             trust_bundles: ObjectCache::new(client.clone(), |client, _| Api::all(client), Some(changes.clone())),
+            attachments: ObjectCache::new(client.clone(), |client, _| Api::all(client), Some(changes.clone())),
             services: ObjectCache::new(client.clone(), Api::namespaced, None),
             tokens: Tokens::new(client.clone(), wake),
             certificates: PodCertificates::new(client, changes.clone()),
             changes,
             access_modes: Mutex::default(),
         }
+    }
+
+    /// Follows what names this node.
+    pub fn for_node(mut self, node: &str) -> Self {
+        self.attachments.restrict_to(format!("spec.nodeName={node}"));
+        self
     }
 
     /// Keeps received objects in a directory that is emptied at boot, so that an agent that is started while
@@ -102,6 +113,7 @@ impl Objects {
         self.claims.checkpoint_in(within("claims"));
         self.volumes.checkpoint_in(within("volumes"));
         self.trust_bundles.checkpoint_in(within("clustertrustbundles"));
+        self.attachments.checkpoint_in(within("volumeattachments"));
         self.services.checkpoint_in(within("services"));
         self
     }
@@ -128,6 +140,11 @@ impl Objects {
 
     pub async fn volume(&self, pod: &PodUid, name: &str) -> ObjectResult<PersistentVolume> {
         self.volumes.get_named(pod, "", name).await
+    }
+
+    /// All VolumeAttachments of this node, by name.
+    pub async fn attachments(&self, pod: &PodUid) -> Result<BTreeMap<String, Arc<VolumeAttachment>>, ObjectError> {
+        self.attachments.get(pod, &Selection::all("")).await
     }
 
     pub async fn trust_bundle(&self, pod: &PodUid, name: &str) -> ObjectResult<ClusterTrustBundle> {
@@ -190,6 +207,7 @@ impl Objects {
         self.claims.forget(pod);
         self.volumes.forget(pod);
         self.trust_bundles.forget(pod);
+        self.attachments.forget(pod);
         self.services.forget(pod);
         self.tokens.forget(pod);
         self.certificates.forget(pod);

@@ -3,27 +3,25 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Debug,
-    pin::pin,
     sync::Arc,
     time::Duration,
 };
 
 use futures::StreamExt;
-use kube::{
-    Api, Client, Resource, ResourceExt,
-    runtime::watcher::{self, Event, watcher},
-};
+use kube::{Api, Client, Resource, ResourceExt};
+use mainstay_backoff::Backoff;
 use mainstay_errors::error_chain;
 use mainstay_runtime::PodUid;
+use mainstay_watch::{Event, Watch, WatchOptions};
 use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{sync::watch, task::AbortHandle};
 
 use super::{ObjectError, ObjectResult, changes::Changes, checkpoint::ObjectCheckpoint};
-use crate::watch_backoff::ApiRetries;
 
 /// Silence for this long counts as unreachable.
 const PATIENCE: Duration = Duration::from_secs(10);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5), 0.5);
 
 /// One object of a namespace, or all of a kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +37,12 @@ impl Selection {
 
     pub(super) fn all(namespace: &str) -> Self {
         Self { namespace: namespace.to_owned(), name: None }
+    }
+
+    fn field_selector(&self, restriction: &str) -> String {
+        let name = self.name.as_ref().map(|name| format!("metadata.name={name}"));
+        let restriction = (!restriction.is_empty()).then(|| restriction.to_owned());
+        name.into_iter().chain(restriction).collect::<Vec<_>>().join(",")
     }
 
     /// Names of the API hold no slash and no underscore.
@@ -75,6 +79,8 @@ pub(super) struct ObjectCache<K> {
     api: fn(Client, &str) -> Api<K>,
     changes: Option<Changes>,
     saved: ObjectCheckpoint,
+    /// Restricts what is selected to what this node may see; empty for no restriction.
+    restriction: String,
     entries: Mutex<BTreeMap<Selection, Entry<K>>>,
 }
 
@@ -83,12 +89,24 @@ where
     K: Resource + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static,
 {
     pub(super) fn new(client: Client, api: fn(Client, &str) -> Api<K>, changes: Option<Changes>) -> Self {
-        Self { client, api, changes, saved: ObjectCheckpoint::nowhere(), entries: Mutex::default() }
+        Self {
+            client,
+            api,
+            changes,
+            saved: ObjectCheckpoint::nowhere(),
+            restriction: String::new(),
+            entries: Mutex::default(),
+        }
     }
 
     /// What is received is saved there as well, for an agent that starts while the API is away.
     pub(super) fn checkpoint_in(&mut self, saved: ObjectCheckpoint) {
         self.saved = saved;
+    }
+
+    /// Selects only what this field selector does.
+    pub(super) fn restrict_to(&mut self, restriction: String) {
+        self.restriction = restriction;
     }
 
     pub(super) async fn get_named(&self, pod: &PodUid, namespace: &str, name: &str) -> ObjectResult<K> {
@@ -139,7 +157,7 @@ where
             let saved = (self.saved.clone(), which.file());
             let reflector = ObjectReflector { state: sender, pods: pods.clone(), changes: self.changes.clone(), saved };
             let api = (self.api)(self.client.clone(), &which.namespace);
-            let task = tokio::spawn(reflector.run(api, which.name.clone())).abort_handle();
+            let task = tokio::spawn(reflector.run(api, which.field_selector(&self.restriction))).abort_handle();
             Entry { pods, state, task }
         });
         entry.pods.lock().insert(pod.clone());
@@ -159,14 +177,10 @@ impl<K> ObjectReflector<K>
 where
     K: Resource + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static,
 {
-    async fn run(self, api: Api<K>, name: Option<String>) {
-        let config = match name {
-            Some(name) => watcher::Config::default().fields(&format!("metadata.name={name}")),
-            None => watcher::Config::default(),
-        };
-        let mut events = pin!(watcher(api, config));
+    async fn run(self, api: Api<K>, field_selector: String) {
+        let mut events =
+            Watch::<K>::new(api, WatchOptions { field_selector, backoff: BACKOFF, ..WatchOptions::default() });
         let (mut known, mut listed) = (ObjectsByName::new(), ObjectsByName::new());
-        let mut retries = ApiRetries::new(Duration::from_millis(250), Duration::from_secs(5));
         loop {
             let event = if matches!(*self.state.borrow(), State::Asking) {
                 match tokio::time::timeout(PATIENCE, events.next()).await {
@@ -187,7 +201,6 @@ where
                 }
                 Ok(Event::InitDone) => {
                     known = std::mem::take(&mut listed);
-                    retries.reset();
                     self.publish(&known);
                 }
                 Ok(Event::Apply(object)) => {
@@ -202,10 +215,9 @@ where
                     tracing::debug!(error = error_chain(&error), kind = std::any::type_name::<K>(), "cannot follow");
                     if !matches!(*self.state.borrow(), State::Synced(_)) {
                         let why = error_chain(&error);
-                        let state = if is_forbidden(&error) { State::Forbidden(why) } else { State::Unreachable(why) };
+                        let state = if error.is_forbidden() { State::Forbidden(why) } else { State::Unreachable(why) };
                         self.fall_back(&mut known, state);
                     }
-                    tokio::time::sleep(retries.record_failure()).await;
                 }
             }
         }
@@ -241,14 +253,6 @@ where
             }
         }
     }
-}
-
-fn is_forbidden(error: &watcher::Error) -> bool {
-    let source = match error {
-        watcher::Error::InitialListFailed(source) | watcher::Error::WatchStartFailed(source) => source,
-        _ => return false,
-    };
-    matches!(source, kube::Error::Api(status) if status.code == 403)
 }
 
 fn versions<K: Resource>(found: &ObjectsByName<K>) -> impl Iterator<Item = (&String, Option<&String>)> {

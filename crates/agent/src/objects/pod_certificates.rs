@@ -8,6 +8,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::{
     ByteString,
@@ -17,16 +18,16 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
-use kube::{Api, Client, ResourceExt, api::PostParams, runtime::wait::await_condition};
+use kube::{Api, Client, ResourceExt, api::PostParams};
 use mainstay_errors::error_chain;
 use mainstay_runtime::PodUid;
+use mainstay_watch::{Event, Watch};
 use parking_lot::Mutex;
-use rcgen::{CertificateParams, DistinguishedName, KeyPair, SignatureAlgorithm};
 use tokio::task::AbortHandle;
 use x509_parser::pem::Pem;
 
-use super::changes::Changes;
-use crate::watch_backoff::ApiRetries;
+use super::{changes::Changes, pod_keys::PodKey};
+use crate::watch_backoff::{ApiRetries, watch_fields};
 
 /// How long to wait after the API did not answer, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -163,34 +164,25 @@ impl CertificateRequester {
     }
 
     async fn request(&self) -> Result<Issued, CertificateError> {
-        let key = KeyPair::generate_for(algorithm(&self.wanted.key_type)?)
-            .map_err(|error| CertificateError::Refused(format!("generate a private key: {error}")))?;
+        let key_type = self.wanted.key_type.clone();
+        let generated = tokio::task::spawn_blocking(move || PodKey::generate(&key_type)).await;
+        let generated =
+            generated.map_err(|error| CertificateError::Pending(format!("generate a private key: {error}")))?;
+        let key = generated.map_err(|error| CertificateError::Refused(error_chain(&error)))?;
         let requests: Api<PodCertificateRequest> = Api::namespaced(self.client.clone(), &self.namespace());
         let asked = requests.create(&PostParams::default(), &self.new_request(&key).await?).await;
         let name = asked.map_err(|error| failed("create a PodCertificateRequest", &error))?.name_any();
         let signer = &self.wanted.signer_name;
         let request = format!("PodCertificateRequest {}/{name}", self.namespace());
         self.publish(Err(CertificateError::Pending(format!("waiting for signer {signer} to answer {request}"))));
-        let mut retries = ApiRetries::new(RETRY.0, RETRY.1);
-        let answered = loop {
-            // Gone is an answer, too.
-            let has_answer =
-                |request: Option<&PodCertificateRequest>| request.is_none_or(|own| signer_decision(own).is_some());
-            match await_condition(requests.clone(), &name, has_answer).await {
-                Ok(answered) => break answered,
-                Err(error) => {
-                    tracing::debug!(error = error_chain(&error), %request, "cannot watch; will retry");
-                    tokio::time::sleep(retries.record_failure()).await;
-                }
-            }
-        };
+        let decided = await_decision(requests, &name).await;
         let no_answer =
             || CertificateError::Pending(format!("{request} is gone, and signer {signer} did not answer it"));
-        match answered.as_ref().and_then(signer_decision).ok_or_else(no_answer)? {
+        match decided.as_ref().and_then(signer_decision).ok_or_else(no_answer)? {
             SignerDecision::Issued { chain, refresh_at } => {
                 let chain = normalize_chain(chain)
                     .ok_or_else(|| CertificateError::Refused(format!("{request} has no readable certificate")))?;
-                Ok(Issued { certificate: PodCertificate { key: key.serialize_pem(), chain }, refresh_at })
+                Ok(Issued { certificate: PodCertificate { key: key.pem, chain }, refresh_at })
             }
             SignerDecision::Refused { how, reason, message } => {
                 Err(CertificateError::Refused(format!("{request} was {how} by signer {signer}: {reason}: {message}")))
@@ -198,7 +190,7 @@ impl CertificateRequester {
         }
     }
 
-    async fn new_request(&self, key: &KeyPair) -> Result<PodCertificateRequest, CertificateError> {
+    async fn new_request(&self, key: &PodKey) -> Result<PodCertificateRequest, CertificateError> {
         let spec = self.pod.spec.clone().unwrap_or_default();
         let account = spec.service_account_name.as_deref().unwrap_or(mainstay_api::wellknown::DEFAULT_SERVICE_ACCOUNT);
         let node = spec.node_name.unwrap_or_default();
@@ -206,11 +198,6 @@ impl CertificateRequester {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let account_uid = accounts.get(account).await.map_err(|error| failed("get the pod's ServiceAccount", &error));
         let node_uid = nodes.get(&node).await.map_err(|error| failed("get the Node", &error));
-        let mut params = CertificateParams::default();
-        params.distinguished_name = DistinguishedName::new();
-        let stub = params
-            .serialize_request(key)
-            .map_err(|error| CertificateError::Refused(format!("make a signing request: {error}")))?;
         let (name, uid) = (self.pod.name_any(), self.uid.0.clone());
         let owner = OwnerReference {
             api_version: "v1".to_owned(),
@@ -235,7 +222,7 @@ impl CertificateRequester {
                 node_name: node,
                 node_uid: node_uid?.metadata.uid.unwrap_or_default(),
                 max_expiration_seconds: self.wanted.max_expiration_seconds,
-                stub_pkc_s10_request: ByteString(stub.der().to_vec()),
+                stub_pkc_s10_request: ByteString(key.request.clone()),
                 unverified_user_annotations: self.wanted.user_annotations.clone(),
             },
             status: None,
@@ -256,21 +243,33 @@ fn failed(what: &str, error: &kube::Error) -> CertificateError {
     }
 }
 
-fn algorithm(key_type: &str) -> Result<&'static SignatureAlgorithm, CertificateError> {
-    match key_type {
-        "ECDSAP256" => Ok(&rcgen::PKCS_ECDSA_P256_SHA256),
-        "ECDSAP384" => Ok(&rcgen::PKCS_ECDSA_P384_SHA384),
-        "ED25519" => Ok(&rcgen::PKCS_ED25519),
-        other => Err(CertificateError::Refused(format!(
-            "keyType {other} is not supported by this node; supported are ECDSAP256, ECDSAP384 and ED25519"
-        ))),
-    }
-}
-
 /// What a signer decided.
 enum SignerDecision<'a> {
     Issued { chain: &'a str, refresh_at: Timestamp },
     Refused { how: &'static str, reason: &'a str, message: &'a str },
+}
+
+/// The request as soon as its signer has decided about it; nothing if it is gone before that.
+async fn await_decision(requests: Api<PodCertificateRequest>, name: &str) -> Option<PodCertificateRequest> {
+    let mut events = Watch::<PodCertificateRequest>::new(requests, watch_fields(format!("metadata.name={name}")));
+    let mut exists = false;
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => exists = false,
+            Ok(Event::InitApply(request) | Event::Apply(request)) => {
+                if signer_decision(&request).is_some() {
+                    return Some(request);
+                }
+                exists = true;
+            }
+            Ok(Event::InitDone) if exists => {}
+            Ok(Event::InitDone | Event::Delete(_)) => return None,
+            Err(error) => {
+                tracing::debug!(error = error_chain(&error), name, "cannot watch a PodCertificateRequest; will retry");
+            }
+        }
+    }
+    None
 }
 
 fn signer_decision(request: &PodCertificateRequest) -> Option<SignerDecision<'_>> {

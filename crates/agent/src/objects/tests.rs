@@ -214,8 +214,9 @@ async fn a_certificate_that_is_refused_says_by_whom_and_why() {
     woken(&wake).await;
     let expected = format!("PodCertificateRequest ns/{name} was denied by signer example.com/s: Because: so it is");
     assert_eq!(certificate(0, "ED25519"), CertificateError::Refused(expected));
-    certificate(1, "RSA4096");
+    certificate(1, "RSA512");
     woken(&wake).await;
-    let expected = "keyType RSA4096 is not supported by this node; supported are ECDSAP256, ECDSAP384 and ED25519";
-    assert_eq!(certificate(1, "RSA4096"), CertificateError::Refused(expected.to_owned()));
+    let expected =
+        "keyType RSA512 is not supported; supported are ECDSAP256, ECDSAP384, ECDSAP521, ED25519, RSA3072 and RSA4096";
+    assert_eq!(certificate(1, "RSA512"), CertificateError::Refused(expected.to_owned()));
 }

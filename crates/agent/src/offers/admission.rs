@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Client, core::Request};
-use mainstay_api::{ports::PortRanges, wellknown::mainstay::REFUSED_BY};
+use mainstay_api::wellknown::mainstay::REFUSED_BY;
 use mainstay_errors::error_chain;
 use mainstay_runtime::PodUid;
 use parking_lot::Mutex;
@@ -24,6 +24,7 @@ use crate::{
     events::{EventType, Events},
     node::Evictions,
     pods::{Pods, Source, is_mirror_pod},
+    settings::Offering,
     watch_backoff::api_retries,
 };
 
@@ -45,8 +46,7 @@ pub struct OfferAdmission {
     node: watch::Receiver<Option<Node>>,
     evictions: Evictions,
     events: Events,
-    automatic: PortRanges,
-    explicit: PortRanges,
+    offering: Offering,
     avoids: Avoids,
     /// Pods that are being given back.
     refused: Mutex<BTreeSet<PodUid>>,
@@ -77,11 +77,11 @@ impl OfferAdmission {
         node: watch::Receiver<Option<Node>>,
         evictions: Evictions,
         events: Events,
-        (automatic, explicit): (PortRanges, PortRanges),
+        offering: Offering,
         avoids: Avoids,
     ) -> Arc<Self> {
         let (refused, tasks) = Default::default();
-        Arc::new(Self { client, pods, node, evictions, events, automatic, explicit, avoids, refused, tasks })
+        Arc::new(Self { client, pods, node, evictions, events, offering, avoids, refused, tasks })
     }
 
     /// Decides about a pod as the API has it now.
@@ -98,7 +98,7 @@ impl OfferAdmission {
             return Verdict::NotOurs;
         }
         let Some(mut node) = self.own_node().await else { return Verdict::Admitted };
-        let mut room = NodeCapacity::new(&node, self.automatic.clone(), self.explicit.clone());
+        let mut room = self.offering.capacity(&node);
         let held = self.running_pods();
         let claims: Vec<PodDemand> = held.iter().map(|held| held.demand.clone()).collect();
         let mut checked = check_pod(pod, &node, &room, &claims);
@@ -107,7 +107,7 @@ impl OfferAdmission {
             && let Some(now) = self.node_now(&node).await
         {
             node = now;
-            room = NodeCapacity::new(&node, self.automatic.clone(), self.explicit.clone());
+            room = self.offering.capacity(&node);
             checked = check_pod(pod, &node, &room, &claims);
         }
         let Err(rejection) = checked.and_then(|()| self.prefer_another_node(pod, &node)) else {

@@ -10,6 +10,7 @@ mod pod_demand;
 mod predicates;
 mod preempt;
 mod publisher;
+mod role_pools;
 #[cfg(test)]
 mod tests;
 

@@ -7,12 +7,17 @@ use mainstay_api::{
     pod,
     ports::{self, HostPort},
     resources::{self, ResourceList},
+    roles::{PodRoles, RoleShares},
 };
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodDemand {
     pub requests: ResourceList,
     pub host_ports: Vec<DemandedPort>,
+    /// The roles whose pools it may use.
+    pub roles: PodRoles,
+    /// What it was given of each when it was bound.
+    pub recorded_shares: RoleShares,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +39,13 @@ impl PodDemand {
         let assigned = assigned
             .iter()
             .map(|a| DemandedPort { host_port: HostPort::new(a.host_port, &a.protocol, ""), assigned: true });
-        Self { requests: pod::requests(spec), host_ports: requested.chain(assigned).collect() }
+        let annotations = pod.metadata.annotations.as_ref();
+        Self {
+            requests: pod::requests(spec),
+            host_ports: requested.chain(assigned).collect(),
+            roles: PodRoles::from_annotations(annotations),
+            recorded_shares: RoleShares::from_annotations(annotations),
+        }
     }
 
     /// What all of these take together.

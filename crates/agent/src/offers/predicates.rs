@@ -39,6 +39,14 @@ pub fn check_pod(pod: &Pod, node: &Node, capacity: &NodeCapacity, held: &[PodDem
 
 /// Checks what a pod asks for against what is left beside what the node holds already.
 pub fn check_resources(demand: &PodDemand, capacity: &NodeCapacity, held: &[PodDemand]) -> Result<(), Rejection> {
+    if !capacity.serves_roles(&demand.roles) {
+        let roles = match demand.roles.text() {
+            roles if roles.is_empty() => "none".to_owned(),
+            roles => roles,
+        };
+        let message = format!("Node has nothing for the roles that the pod may use: {roles}");
+        return Err(Rejection { reason: "UnservedRoles".to_owned(), message });
+    }
     let used = PodDemand::sum_requests(held);
     // Pods first, as upstream; of a resource that the machine does not have, others know more.
     let mut names: Vec<&String> =
@@ -56,13 +64,34 @@ pub fn check_resources(demand: &PodDemand, capacity: &NodeCapacity, held: &[PodD
             });
         }
     }
-    Ok(())
+    check_pools(demand, capacity, held)
+}
+
+/// Checks what a pod asks for against what is left for its roles, if the machine reserves something for roles.
+fn check_pools(demand: &PodDemand, capacity: &NodeCapacity, held: &[PodDemand]) -> Result<(), Rejection> {
+    if capacity.pools.is_empty() {
+        return Ok(());
+    }
+    let (pools, left) = (capacity.pools_of(demand), capacity.left_in_pools(held));
+    let Some((name, _)) = capacity.take(demand, &pools, &left).lacking.first().copied() else { return Ok(()) };
+    let free = pools.iter().map(|pool| {
+        let left = left[*pool].get(name).copied().unwrap_or(0).max(0);
+        format!("{left} for {}", capacity.pools[*pool].role)
+    });
+    let free = free.collect::<Vec<_>>().join(", ");
+    Err(Rejection {
+        reason: format!("OutOf{name}"),
+        message: format!(
+            "Node didn't have enough resource for the pod's roles: {name}, requested: {}, free: {free}",
+            demand.requests[name]
+        ),
+    })
 }
 
 fn check_ports(demand: &PodDemand, capacity: &NodeCapacity, held: &[PodDemand]) -> Result<(), Rejection> {
     let name = "NodePorts";
     for DemandedPort { host_port: port, assigned } in &demand.host_ports {
-        let allowed = if *assigned { &capacity.automatic } else { &capacity.explicit };
+        let allowed = capacity.ports_for(&demand.roles, *assigned);
         if !allowed.contains(port.port) {
             let words = format!("host port {} is not among those of this machine ({allowed})", port.port);
             return Err(Rejection::predicate(name, words));

@@ -2,7 +2,7 @@
 
 use mainstay_runtime::PodUid;
 
-use super::{NodeCapacity, PodDemand};
+use super::{NodeCapacity, PodDemand, check_resources};
 
 /// From here on pods belong to the cluster itself.
 pub const CRITICAL: i32 = 2_000_000_000;
@@ -39,9 +39,6 @@ pub fn make_room(demand: &PodDemand, capacity: &NodeCapacity, held: &[RunningPod
 }
 
 fn fits(demand: &PodDemand, capacity: &NodeCapacity, held: &[&RunningPod]) -> bool {
-    let used = PodDemand::sum_requests(held.iter().map(|pod| &pod.demand));
-    demand.requests.iter().all(|(name, wanted)| {
-        let Some(all) = capacity.allocatable.get(name) else { return true };
-        *wanted == 0 || *wanted <= all.saturating_sub(used.get(name).copied().unwrap_or(0))
-    })
+    let held: Vec<PodDemand> = held.iter().map(|pod| pod.demand.clone()).collect();
+    check_resources(demand, capacity, &held).is_ok()
 }

@@ -16,14 +16,13 @@ use kube::{Api, Client, api::DeleteParams};
 use mainstay_api::{
     node::is_ready,
     offer::{Offer, OfferSpec},
-    ports::PortRanges,
 };
 use mainstay_errors::error_chain;
 use mainstay_runtime::PodUid;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{NodeCapacity, PodDemand};
+use super::PodDemand;
 use crate::{pods::Pods, publish_own::publish_own, settings::Offering, watch_backoff::api_retries};
 
 /// Changes within this are one.
@@ -42,9 +41,7 @@ pub struct OfferPublisher {
     node: watch::Receiver<Option<Node>>,
     /// The version of the offer that heartbeats renew.
     renewed: watch::Sender<Option<String>>,
-    ttl: Duration,
-    automatic: PortRanges,
-    explicit: PortRanges,
+    offering: Offering,
     /// Whether the machine takes no new pods for now.
     closed: watch::Receiver<bool>,
 }
@@ -79,8 +76,7 @@ impl OfferPublisher {
         offering: &Offering,
         closed: watch::Receiver<bool>,
     ) -> Self {
-        let Offering { ttl, automatic, explicit } = offering.clone();
-        Self { offers: Api::all(client), node_name, pods, node, renewed, ttl, automatic, explicit, closed }
+        Self { offers: Api::all(client), node_name, pods, node, renewed, offering: offering.clone(), closed }
     }
 
     pub async fn run(self, stop: CancellationToken) {
@@ -94,7 +90,7 @@ impl OfferPublisher {
 
     async fn offer(&self) {
         let (mut node, mut changed, mut synced) = (self.node.clone(), self.pods.changed(), self.pods.synced_sources());
-        let (renewal, mut closed) = (Offering::renewal_period(self.ttl), self.closed.clone());
+        let (renewal, mut closed) = (Offering::renewal_period(self.offering.ttl), self.closed.clone());
         let mut published: Option<PublishedOffer> = None;
         let mut retries = api_retries();
         loop {
@@ -159,8 +155,8 @@ impl OfferPublisher {
         let seen = self.pods.observed_version();
         let held = self.pods.active_pods();
         let claims: Vec<PodDemand> = held.iter().map(|(_, pod)| PodDemand::from_pod(pod)).collect();
-        let room = NodeCapacity::new(&node, self.automatic.clone(), self.explicit.clone());
-        let ttl_seconds = i32::try_from(self.ttl.as_secs()).unwrap_or(i32::MAX).max(1);
+        let room = self.offering.capacity(&node);
+        let ttl_seconds = i32::try_from(self.offering.ttl.as_secs()).unwrap_or(i32::MAX).max(1);
         let spec = OfferSpec { ttl_seconds, seen: seen.to_string(), ..room.offered(&claims) };
         Some(PreparedOffer { spec, pods: held.into_iter().map(|(uid, _)| uid).collect() })
     }

@@ -5,7 +5,12 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
 };
-use mainstay_api::{offer::Offer, ports::PortRanges};
+use mainstay_api::{
+    offer::Offer,
+    ports::PortRanges,
+    roles::RoleReservation,
+    wellknown::mainstay::{MESOS_ROLES, ROLE_RESOURCES},
+};
 use mainstay_runtime::PodUid;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -53,6 +58,22 @@ fn node() -> Node {
 
 fn room() -> NodeCapacity {
     NodeCapacity::new(&node(), PortRanges::parse(["31000-31004"]).unwrap(), PortRanges::parse(["1-40000"]).unwrap())
+}
+
+/// The same machine with parts of it reserved.
+fn room_with(roles: &[&str]) -> NodeCapacity {
+    let roles: Vec<RoleReservation> = roles.iter().map(|role| role.parse().unwrap()).collect();
+    room().with_roles(&roles)
+}
+
+fn with_roles(mut pod: Pod, roles: &str) -> Pod {
+    pod.metadata.annotations.get_or_insert_default().insert(MESOS_ROLES.to_owned(), roles.to_owned());
+    pod
+}
+
+fn with_shares(mut pod: Pod, shares: Value) -> Pod {
+    pod.metadata.annotations.get_or_insert_default().insert(ROLE_RESOURCES.to_owned(), shares.to_string());
+    pod
 }
 
 fn refused(pod: &Pod, held: &[Pod]) -> Rejection {
@@ -191,6 +212,83 @@ fn an_assigned_port_replaces_the_one_that_a_container_on_the_nodes_network_names
 }
 
 #[test]
+fn pools_offer_what_their_pods_leave_them() {
+    // The row's example: cpu(*) 0.5 and cpu(public) 1.5; a pod that asks for 2 with "*,public" takes all of both.
+    let room = room_with(&["public=cpu:1500m,memory:1Gi,ports:31003-31004"]);
+    let demands = |pods: &[Pod]| pods.iter().map(PodDemand::from_pod).collect::<Vec<_>>();
+    let free = |held: &[Pod]| {
+        let pools = room.offered(&demands(held)).pools;
+        let cpu = |pool: &mainstay_api::offer::OfferPool| (pool.role.clone(), pool.free["cpu"].0.clone());
+        pools.iter().map(cpu).collect::<Vec<_>>()
+    };
+    let pools =
+        |rest: &str, public: &str| vec![("*".to_owned(), rest.to_owned()), ("public".to_owned(), public.to_owned())];
+    assert_eq!(free(&[]), pools("500m", "1500m"));
+    assert_eq!(free(&[with_roles(asking("p", "2", "0"), "*,public")]), pools("0", "0"));
+    assert_eq!(free(&[with_roles(asking("p", "1", "0"), "*,public")]), pools("0", "1"));
+    assert_eq!(free(&[with_roles(asking("p", "1", "0"), "public , *")]), pools("500m", "500m"));
+    // What was recorded when it was bound stands, whatever else would be tried first now; what nobody recorded comes after it.
+    let bound = with_shares(with_roles(asking("p", "1", "0"), "*,public"), json!({"public": {"cpu": "1"}}));
+    assert_eq!(free(std::slice::from_ref(&bound)), pools("500m", "500m"));
+    assert_eq!(free(&[with_roles(asking("q", "800m", "0"), "public,*"), bound]), pools("200m", "0"));
+    let liar = with_shares(asking("p", "500m", "0"), json!({"public": {"cpu": "500m"}}));
+    assert_eq!(free(&[liar]), pools("0", "1500m"), "a record of a role that is not the pod's is none");
+    let offered = room.offered(&[]);
+    assert_eq!(offered.automatic_ports, ["31000-31004"], "of all roles");
+    assert_eq!(offered.pools[0].automatic_ports, ["31000-31002"]);
+    assert_eq!(offered.pools[1].automatic_ports, ["31003-31004"]);
+    assert_eq!(offered.pools[1].capacity["memory"].0, "1048576Ki");
+    assert!(room_with(&[]).offered(&[]).pools.is_empty());
+}
+
+#[test]
+fn a_pod_gets_no_more_than_its_roles_have() {
+    let room = room_with(&["public=cpu:1500m,memory:1Gi,ports:31003-31004"]);
+    let check = |pod: &Pod, held: &[Pod]| {
+        let held: Vec<PodDemand> = held.iter().map(PodDemand::from_pod).collect();
+        check_pod(pod, &node(), &room, &held)
+    };
+    let words = |pod: &Pod, held: &[Pod]| check(pod, held).map_err(|own| (own.reason, own.message));
+    assert_eq!(check(&with_roles(asking("p", "2", "0"), "*,public"), &[]), Ok(()));
+    let lacking = "Node didn't have enough resource for the pod's roles: cpu, requested: 600, free: 500 for *";
+    assert_eq!(words(&asking("p", "600m", "0"), &[]), Err(("OutOfcpu".to_owned(), lacking.to_owned())));
+    let held = [with_roles(asking("q", "1", "0"), "public")];
+    let lacking = "Node didn't have enough resource for the pod's roles: cpu, requested: 600, free: 500 for public";
+    let large = with_roles(asking("p", "600m", "0"), "public,unknown");
+    assert_eq!(words(&large, &held), Err(("OutOfcpu".to_owned(), lacking.to_owned())));
+    assert_eq!(check(&with_roles(asking("p", "1", "0"), "*,public,unknown"), &held), Ok(()));
+    for (roles, shown) in [("batch", "batch"), ("", "none")] {
+        let message = format!("Node has nothing for the roles that the pod may use: {shown}");
+        let rejected = words(&with_roles(asking("p", "0", "0"), roles), &[]);
+        assert_eq!(rejected, Err(("UnservedRoles".to_owned(), message)));
+    }
+    let port = |number: i32| with_port("p", json!({"containerPort": 80, "hostPort": number}));
+    assert!(check(&port(31_003), &[]).unwrap_err().message.contains("host port 31003 is not among"));
+    assert_eq!(check(&with_roles(port(31_003), "public"), &[]), Ok(()));
+    assert!(check(&with_roles(port(8080), "public"), &[]).is_err());
+    assert_eq!(check(&with_roles(port(8080), "public,*"), &[]), Ok(()));
+}
+
+#[test]
+fn critical_pods_make_room_in_their_own_pools() {
+    let room = room_with(&["public=cpu:1500m"]);
+    let held = |name: &str, roles: &str, cpu: &str| RunningPod {
+        uid: PodUid(name.into()),
+        priority: 0,
+        stays: false,
+        demand: PodDemand::from_pod(&with_roles(asking(name, cpu, "0"), roles)),
+    };
+    let all = [held("a", "public", "1500m"), held("b", "*", "500m")];
+    let made = |roles: &str| {
+        let demand = PodDemand::from_pod(&with_roles(asking("p", "400m", "0"), roles));
+        preempt::make_room(&demand, &room, &all).map(|victims| victims.into_iter().map(|uid| uid.0).collect::<Vec<_>>())
+    };
+    assert_eq!(made("public"), Some(vec!["a".to_owned()]));
+    assert_eq!(made("*"), Some(vec!["b".to_owned()]));
+    assert_eq!(made("batch"), None);
+}
+
+#[test]
 fn the_least_important_make_room_and_no_more_than_needed() {
     let held = |name: &str, priority, stays, cpu: &str| RunningPod {
         uid: PodUid(name.into()),
@@ -221,16 +319,31 @@ async fn machine() -> Machine {
     machine_avoiding(Box::new(|_| None)).await
 }
 
+fn offering() -> Offering {
+    let ranges = |range: &str| PortRanges::parse([range]).unwrap();
+    Offering { automatic: ranges("31000-31004"), explicit: ranges("1-40000"), ..Offering::default() }
+}
+
 async fn machine_avoiding(avoids: Avoids) -> Machine {
+    machine_with(avoids, offering()).await
+}
+
+async fn machine_with(avoids: Avoids, offering: Offering) -> Machine {
     let client = api(&["default"]).await;
     Api::<Node>::all(client.clone()).create(&PostParams::default(), &node()).await.unwrap();
     let wake = Wake::default();
     let (pods, evictions) = (Arc::new(Pods::new(wake.clone())), Evictions::new(wake));
     let node = watch::Sender::new(Some(node()));
     let (events, _) = Events::new("m1");
-    let ports = (PortRanges::parse(["31000-31004"]).unwrap(), PortRanges::parse(["1-40000"]).unwrap());
-    let admission =
-        OfferAdmission::new(client.clone(), pods.clone(), node.subscribe(), evictions.clone(), events, ports, avoids);
+    let admission = OfferAdmission::new(
+        client.clone(),
+        pods.clone(),
+        node.subscribe(),
+        evictions.clone(),
+        events,
+        offering,
+        avoids,
+    );
     Machine { client, pods, evictions, admission, node }
 }
 

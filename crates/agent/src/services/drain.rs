@@ -139,7 +139,7 @@ mod tests {
         let address = Ipv4Addr::new(10, 244, 0, last);
         let endpoint =
             Endpoint { address, ready, serving: true, terminating: !ready, node: None, hostname: None, hints: None };
-        Slice { service: service.into(), ports: vec![], endpoints: vec![endpoint] }
+        Slice { service: service.into(), ports: vec![], endpoints: vec![endpoint], host: None }
     }
 
     #[test]

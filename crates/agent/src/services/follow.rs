@@ -1,22 +1,17 @@
 //! A watch on all objects of one kind, with a checkpoint for a start while no server answers.
 
-use std::{collections::BTreeSet, fmt::Debug, path::PathBuf, pin::pin, time::Duration};
+use std::{collections::BTreeSet, fmt::Debug, path::PathBuf, time::Duration};
 
 use futures::StreamExt;
-use kube::{
-    Api, Resource,
-    runtime::{
-        WatchStreamExt,
-        watcher::{self, Event, watcher},
-    },
-};
+use kube::{Api, Resource};
 use mainstay_errors::error_chain;
 use mainstay_network::catalogue::Key;
+use mainstay_watch::{Event, Watch, WatchOptions};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{sync::mpsc, time::Instant};
 
 use super::checkpoint::WatchCheckpoint;
-use crate::watch_backoff::WatchBackoff;
+use crate::watch_backoff::WATCH_BACKOFF;
 
 /// How long the API is waited for before what was kept is believed.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -56,8 +51,8 @@ pub fn version<K: Resource>(object: &K) -> u64 {
 /// Sends changes until nobody receives them. What the API sends is saved; while it does not answer at first, what was saved is sent.
 pub async fn follow<K: WatchedKind>(api: Api<K>, file: PathBuf, updates: mpsc::Sender<WatchUpdate<K>>) {
     let mut saved = WatchCheckpoint::<K>::open(file);
-    let config = watcher::Config::default().page_size(PAGE);
-    let mut events = pin!(watcher(api, config).backoff(WatchBackoff::default()));
+    let options = WatchOptions { page_size: PAGE, backoff: WATCH_BACKOFF, ..WatchOptions::default() };
+    let mut events = Watch::<K>::new(api, options);
     let patience = Instant::now() + PATIENCE;
     let (mut listed, mut informed) = (BTreeSet::new(), false);
     loop {

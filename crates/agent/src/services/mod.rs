@@ -7,6 +7,7 @@
 pub mod checkpoint;
 mod drain;
 pub mod follow;
+mod local;
 mod names;
 mod publish;
 mod reconciler;
@@ -21,14 +22,16 @@ use mainstay_network::{
     loopback,
     services::{Balancer, BalancerSettings},
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub use drain::{Traffic, is_drained};
+pub use local::LocalCatalogue;
 pub use names::NamesSettings;
 
 use self::{
     follow::follow,
+    local::LocalUpdates,
     publish::Publisher,
     reconciler::{Parts, ServiceReconciler},
 };
@@ -36,8 +39,6 @@ use crate::{metrics::Metrics, servers::Servers};
 
 /// The address of DNS within the range of Services, as upstream's installers choose it.
 const DNS: u32 = 10;
-/// News that may wait to be taken in.
-const QUEUE: usize = 1_024;
 
 #[derive(Clone, Debug)]
 pub struct ServicesSettings {
@@ -76,6 +77,9 @@ pub struct Services {
     balancer: Arc<Balancer>,
     metrics: Metrics,
     servers: Servers,
+    /// What this machine knows of its own services, and what it says of them.
+    pub local: LocalCatalogue,
+    updates: LocalUpdates,
 }
 
 impl Services {
@@ -91,6 +95,7 @@ impl Services {
             pods: settings.pods,
         })?;
         let catalogue = Arc::<Catalogue>::default();
+        let (local, updates) = LocalCatalogue::new(catalogue.clone());
         Ok(Self {
             settings,
             client,
@@ -100,6 +105,8 @@ impl Services {
             balancer,
             metrics,
             servers,
+            local,
+            updates,
         })
     }
 
@@ -108,9 +115,8 @@ impl Services {
     }
 
     async fn work(self) {
-        let Self { settings, client, catalogue, traffic, in_force, balancer, metrics, servers } = self;
-        let (services, told_services) = mpsc::channel(QUEUE);
-        let (slices, told_slices) = mpsc::channel(QUEUE);
+        let Self { settings, client, catalogue, traffic, in_force, balancer, metrics, servers, local, updates } = self;
+        let LocalUpdates { services: told_services, slices: told_slices } = updates;
         let file = |name: &str| settings.directory.join(name);
         let dns = dns_address(settings.services);
         let keeper = ServiceReconciler::new(Parts {
@@ -125,8 +131,8 @@ impl Services {
         });
         let publisher = Publisher::new(client.clone(), settings.node_name.clone(), in_force.subscribe());
         tokio::join!(
-            follow(Api::all(client.clone()), file("services"), services),
-            follow(Api::all(client), file("endpointslices"), slices),
+            follow(Api::all(client.clone()), file("services"), local.services),
+            follow(Api::all(client), file("endpointslices"), local.slices),
             keeper.run(told_services, told_slices),
             publisher.run(),
             names::run(&settings, dns, catalogue),

@@ -285,7 +285,7 @@ mod tests {
             }
         };
         let endpoints = ready.iter().map(endpoint(true)).chain(waiting.iter().map(endpoint(false))).collect();
-        catalogue::Slice { service: "web".into(), ports: vec![], endpoints }
+        catalogue::Slice { service: "web".into(), ports: vec![], endpoints, host: None }
     }
 
     #[test]

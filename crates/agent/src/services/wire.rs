@@ -12,7 +12,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use mainstay_api::{
-    narrow,
+    host_service, narrow,
     narrow::or_default,
     ports::{SCTP, UDP},
     service::{self, DataPath},
@@ -210,7 +210,22 @@ impl EndpointSlice {
             service: names.get(service),
             ports: self.ports.iter().filter_map(|port| port.to_catalogue(names)).collect(),
             endpoints: self.endpoints.iter().filter_map(|endpoint| endpoint.to_catalogue(names)).collect(),
+            host: self.host_instance(names),
         })
+    }
+
+    /// Of slices that agents write for programs of their machines. Annotations of other slices mean nothing.
+    fn host_instance(&self, names: &mut Names) -> Option<Box<catalogue::HostInstance>> {
+        let manager = self.metadata.labels.as_ref()?.get(host_service::MANAGED_BY)?;
+        let annotations = self.metadata.annotations.as_ref().filter(|_| manager == host_service::MANAGER)?;
+        let tags = annotations.get(service::TAGS).and_then(|text| service::parse_tags(text)).unwrap_or_default();
+        let interfaces = annotations.get(host_service::INTERFACES).map(String::as_str).unwrap_or_default();
+        Some(Box::new(catalogue::HostInstance {
+            tags: tags.iter().map(|tag| names.get(tag)).collect(),
+            interfaces: host_service::parse_interfaces(interfaces)
+                .map(|(name, address)| (names.get(name), address))
+                .collect(),
+        }))
     }
 }
 

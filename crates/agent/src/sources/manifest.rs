@@ -130,7 +130,7 @@ fn parse_document(mut value: Value, origin: &Origin<'_>, read: &mut ParsedManife
         let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
         return Err(ManifestError(all.join("; ")));
     }
-    let mut pod = Pod::deserialize(value).map_err(|error| ManifestError(error.to_string()))?;
+    let mut pod = Pod::deserialize(&value).map_err(|error| ManifestError(error.to_string()))?;
     settle(&mut pod, uid, origin);
     read.pods.push(pod);
     Ok(())

@@ -7,19 +7,17 @@ use std::{io, path::Path, sync::Arc};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api, Client,
-    runtime::{WatchStreamExt, watcher},
-};
+use kube::{Api, Client};
 use mainstay_errors::error_chain;
 use mainstay_runtime::PodUid;
+use mainstay_watch::{Event, Watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{checkpoints::PodCheckpoints, mirror::Mirrors};
 use crate::{
     offers::{OfferAdmission, Verdict, is_fresh},
     pods::{Pods, Source},
-    watch_backoff::WatchBackoff,
+    watch_backoff::watch_fields,
 };
 
 pub struct PodWatch {
@@ -50,18 +48,17 @@ impl PodWatch {
             self.pods.upsert(Source::Api, pod);
         }
         let api: Api<Pod> = Api::all(self.client.clone());
-        let only_ours = watcher::Config::default().fields(&format!("spec.nodeName={}", self.node_name));
-        let mut news = std::pin::pin!(watcher(api, only_ours).backoff(WatchBackoff::default()));
+        let mut news = Watch::<Pod>::new(api, watch_fields(format!("spec.nodeName={}", self.node_name)));
         let (mut listed, mut warned) = (Vec::new(), false);
         while let Some(Some(event)) = stop.run_until_cancelled(news.next()).await {
             match event {
-                Ok(watcher::Event::Init) => listed.clear(),
-                Ok(watcher::Event::InitApply(pod)) => listed.push(pod),
-                Ok(watcher::Event::InitDone) => {
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(pod)) => listed.push(pod),
+                Ok(Event::InitDone) => {
                     warned = false;
                     self.listed(std::mem::take(&mut listed), &stop).await;
                 }
-                Ok(watcher::Event::Apply(pod)) => {
+                Ok(Event::Apply(pod)) => {
                     self.mirrors.observe(&pod);
                     let observed = version(&pod);
                     if self.admission.admit(&pod, &stop).await == Verdict::Admitted {
@@ -70,7 +67,7 @@ impl PodWatch {
                     }
                     self.pods.set_observed_version(observed);
                 }
-                Ok(watcher::Event::Delete(pod)) => {
+                Ok(Event::Delete(pod)) => {
                     self.mirrors.observe_deleted(&pod);
                     let observed = version(&pod);
                     let uid = PodUid(pod.metadata.uid.unwrap_or_default());

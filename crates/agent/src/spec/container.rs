@@ -3,6 +3,7 @@
 use std::{borrow::Cow, collections::BTreeMap};
 
 use k8s_openapi::api::core::v1::{Container, Pod};
+use serde::Deserialize;
 
 use super::pod_ref;
 
@@ -21,7 +22,7 @@ pub fn find<'a>(pod: &'a Pod, name: &str) -> Option<ContainerEntry<'a>> {
         return Some(ContainerEntry { container: Cow::Borrowed(container), target: None });
     }
     let ephemeral = spec.ephemeral_containers.iter().flatten().find(|container| container.name == name)?;
-    let container = serde_json::from_value(serde_json::to_value(ephemeral).ok()?).ok()?;
+    let container = Container::deserialize(&serde_json::to_value(ephemeral).ok()?).ok()?;
     let target = ephemeral.target_container_name.clone().filter(|target| !target.is_empty());
     Some(ContainerEntry { container: Cow::Owned(container), target })
 }

@@ -23,12 +23,14 @@ pub mod security;
 mod tests;
 
 use std::{
+    collections::BTreeMap,
     net::IpAddr,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use k8s_openapi::api::core::v1::{Container, Pod};
+use mainstay_api::config_versions::ConfigVersions;
 use mainstay_runtime::{
     ContainerSpec, PodUid, SandboxSpec,
     images::Image,
@@ -51,6 +53,9 @@ use crate::{
     settings::Settings,
     volumes::{Volumes, layout::Layout},
 };
+
+/// The annotation in which a container remembers which versions of ConfigMaps and Secrets its environment has.
+pub const MADE_WITH: &str = mainstay_api::config_versions::ANNOTATION;
 
 /// Makes specs. Reads the API's objects and the pod's volumes; writes nothing but files of the pod's own.
 pub struct Specs {
@@ -140,9 +145,9 @@ impl Specs {
             log_path: path::container_log(&self.log_directory(pod), name, attempt),
             log_limit: LogLimit::default(),
             labels: container::labels(pod, name),
-            annotations: [(SPEC_HASH.to_owned(), identity(container))].into(),
+            annotations: made_from(container, &versions),
             pid_of: asked.target,
-            device_edits: DeviceEdits::default(),
+            device_edits: DeviceEdits { nodes: self.block_devices(pod, container)?, ..DeviceEdits::default() },
             env: env.into_iter().collect(),
         })
     }
@@ -207,4 +212,13 @@ pub fn pod_ref(pod: &Pod) -> PodRef {
         name: pod.metadata.name.clone().unwrap_or_default(),
         uid: PodUid(pod.metadata.uid.clone().unwrap_or_default()),
     }
+}
+
+/// What a container remembers of what it was made from.
+fn made_from(container: &Container, versions: &ConfigVersions) -> BTreeMap<String, String> {
+    let mut annotations = BTreeMap::from([(SPEC_HASH.to_owned(), identity(container))]);
+    if !versions.is_empty() {
+        annotations.insert(MADE_WITH.to_owned(), versions.to_string());
+    }
+    annotations
 }

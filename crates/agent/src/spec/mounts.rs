@@ -5,9 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, Pod, VolumeDevice, VolumeMount};
 use mainstay_files::create_private_dir;
-use mainstay_runtime::spec::{Mount, Propagation, RecursiveReadOnly};
+use mainstay_runtime::spec::{DeviceNode, Mount, Propagation, RecursiveReadOnly};
 
 use super::{ConfigError, ContainerRequest, Specs, dns, env, hostname, hosts, pod_ref};
 use crate::volumes::subpath::SubPath;
@@ -28,9 +28,6 @@ impl Specs {
         for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
             mounts.push(self.volume(wanted.pod, container, index, mount, env).await?);
         }
-        if container.volume_devices.iter().flatten().next().is_some() {
-            return Err(ConfigError::Refused("volumeDevices: block volumes are not supported here".to_owned()));
-        }
         for (path, source) in self.files(wanted, container)? {
             if !mounts.iter().any(|mount| mount.target == Path::new(&path)) {
                 let target = PathBuf::from(path);
@@ -44,6 +41,22 @@ impl Specs {
             }
         }
         Ok(mounts)
+    }
+
+    /// The devices of the container's block volumes.
+    pub(super) fn block_devices(&self, pod: &Pod, container: &Container) -> Result<Vec<DeviceNode>, ConfigError> {
+        let device = |wanted: &VolumeDevice| {
+            let host_path = self.volumes.device(pod, &wanted.name);
+            let host_path = host_path.map_err(|error| ConfigError::Refused(error.to_string()))?;
+            let path = absolute(&wanted.device_path);
+            let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+            let claim =
+                volumes.filter(|volume| volume.name == wanted.name).find_map(|v| v.persistent_volume_claim.as_ref());
+            let is_read_only = claim.is_some_and(|claim| claim.read_only == Some(true));
+            let permissions = if is_read_only { "r" } else { "rw" }.to_owned();
+            Ok(DeviceNode { path, host_path: Some(host_path), permissions, ..DeviceNode::default() })
+        };
+        container.volume_devices.iter().flatten().map(device).collect()
     }
 
     async fn volume(

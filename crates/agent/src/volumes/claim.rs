@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
+use mainstay_api::cinder;
 
-use super::{PlanFailure, VolumePlan, local_path, nfs::Export};
+use super::{PlanFailure, VolumePlan, cinder::CinderDisks, local_path, nfs::Export};
 use crate::{objects::Objects, spec::pod_ref};
 
 /// The claim behind a volume. One that is part of the pod is named after both.
@@ -15,14 +16,24 @@ pub fn name(pod: &Pod, volume: &Volume) -> Option<String> {
     volume.ephemeral.as_ref().map(|_| format!("{}-{}", pod_ref(pod).name, volume.name))
 }
 
-/// Where the claim's files are. `within` is where this machine keeps volumes that are made for claims.
+/// What of this machine claims need.
+pub(super) struct ClaimSources<'a> {
+    pub objects: &'a Objects,
+    /// Where this machine keeps volumes that are made for claims.
+    pub local_path: &'a Path,
+    pub disks: &'a CinderDisks,
+    /// The volume is in the pod's directory already.
+    pub is_in_place: bool,
+}
+
+/// Where the claim's files are.
 pub(super) async fn resolve(
-    objects: &Objects,
+    sources: ClaimSources<'_>,
     pod: &Pod,
     volume: &Volume,
     name: &str,
-    within: &Path,
 ) -> Result<VolumePlan, PlanFailure> {
+    let ClaimSources { objects, local_path: within, disks, is_in_place } = sources;
     let whose = pod_ref(pod);
     let claim = objects.claim(&whose.uid, &whose.namespace, name).await;
     let claim =
@@ -33,7 +44,12 @@ pub(super) async fn resolve(
     };
     let found = objects.volume(&whose.uid, &bound).await;
     let found = found.map_err(|lack| PlanFailure::from_object_error(lack, || format!("persistentvolume {bound:?}")))?;
-    let what = volume_plan(&found, &claim).map_err(refused)?;
+    check_binding(&found, &claim).map_err(refused)?;
+    if cinder::volume_handle(&found).is_some() {
+        let disk = disks.reserve(objects, &whose.uid, &found, &claim, is_in_place).await?;
+        return Ok(VolumePlan::Disk(disk));
+    }
+    let what = volume_plan(&found).map_err(refused)?;
     if let VolumePlan::Claimed { path, .. } = &what
         && local_path::is_ours(&found)
         && !(local_path::is_on_disk(&found) && path.is_dir())
@@ -56,22 +72,25 @@ fn bound_volume(claim: &PersistentVolumeClaim, pod: &Pod, volume: &Volume) -> Re
     let spec = claim.spec.as_ref();
     let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
     match spec.and_then(|spec| spec.volume_name.as_deref()) {
-        Some(name) if !name.is_empty() && phase == Some("Bound") => {
-            if spec.and_then(|spec| spec.volume_mode.as_deref()) == Some("Block") {
-                return Err("block volumes are not supported here".to_owned());
-            }
-            Ok(Some(name.to_owned()))
-        }
+        Some(name) if !name.is_empty() && phase == Some("Bound") => Ok(Some(name.to_owned())),
         _ => Ok(None),
     }
 }
 
-fn volume_plan(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<VolumePlan, String> {
+fn check_binding(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<(), String> {
     let name = volume.metadata.name.as_deref().unwrap_or_default();
-    let Some(spec) = &volume.spec else { return Err(format!("persistentvolume {name:?} has no spec")) };
-    let bound_to = spec.claim_ref.as_ref().and_then(|claim| claim.uid.as_deref());
+    let bound_to = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()?.uid.as_deref());
     if bound_to != claim.metadata.uid.as_deref() {
         return Err(format!("persistentvolume {name:?} is bound to another claim"));
+    }
+    Ok(())
+}
+
+fn volume_plan(volume: &PersistentVolume) -> Result<VolumePlan, String> {
+    let name = volume.metadata.name.as_deref().unwrap_or_default();
+    let Some(spec) = &volume.spec else { return Err(format!("persistentvolume {name:?} has no spec")) };
+    if spec.volume_mode.as_deref() == Some("Block") {
+        return Err(format!("persistentvolume {name:?} is a block volume, which only those of Cinder can be here"));
     }
     if let Some(local) = &spec.local {
         Ok(VolumePlan::Claimed { path: local.path.clone().into(), own: true })
@@ -82,7 +101,9 @@ fn volume_plan(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Resu
         Ok(VolumePlan::Nfs(Export { server, path, read_only: nfs.read_only.unwrap_or_default() }))
     } else {
         Err(format!(
-            "persistentvolume {name:?} is of a type that is not supported; supported are local, hostPath and nfs"
+            "persistentvolume {name:?} is of a type that is not supported; supported are local, hostPath, nfs and \
+             csi of the driver {:?}",
+            cinder::DRIVER
         ))
     }
 }

@@ -3,6 +3,7 @@
 //! * [`layout`]: where everything lies
 //! * [`content`]: files that come from the API's objects; [`atomic`]: how they are exchanged all at once
 //! * [`empty_dir`], [`host_path`], [`claim`], [`nfs`]: the other kinds; [`local_path`]: directories made for claims
+//! * [`cinder`]: disks that a cloud attaches to this machine for claims
 //! * [`owner`]: `fsGroup`; [`subpath`]: a part of a volume, however its inside tries to lead outside
 //! * [`table`]: what is mounted; [`remove`]: giving everything back without ever reaching through a mount
 //!
@@ -14,6 +15,7 @@
 //! bounded in time: a source that hangs keeps its own pod waiting, with a message, and nobody else.
 
 pub mod atomic;
+pub mod cinder;
 mod claim;
 mod content;
 mod empty_dir;
@@ -31,6 +33,7 @@ pub(crate) mod tests;
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
+    os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -42,7 +45,15 @@ use mainstay_errors::error_chain;
 use mainstay_runtime::{PodUid, Runtime, images::VOLUME_PREFIX};
 use parking_lot::Mutex;
 
-use self::{atomic::Payload, empty_dir::Medium, layout::Layout, nfs::Export, owner::Group};
+use self::{
+    atomic::Payload,
+    cinder::{CinderDisks, ClaimGrowth, disk::Disk, in_use::VolumesInUse, report_growth},
+    claim::ClaimSources,
+    empty_dir::Medium,
+    layout::Layout,
+    nfs::Export,
+    owner::Group,
+};
 use crate::{
     objects::{ObjectError, Objects},
     settings::Settings,
@@ -58,6 +69,7 @@ pub struct Volumes {
     machine: NodeFacts,
     /// Of volumes that are made for claims.
     local_path: PathBuf,
+    disks: CinderDisks,
     /// Mounts images; without one there are no image volumes.
     runtime: Option<Arc<dyn Runtime>>,
     state: Arc<Mutex<State>>,
@@ -141,6 +153,8 @@ enum VolumePlan {
         path: PathBuf,
         own: bool,
     },
+    /// A volume that a cloud attached to this machine.
+    Disk(Disk),
     Files {
         payload: Payload,
         in_memory: bool,
@@ -155,7 +169,13 @@ impl Volumes {
     pub fn new(settings: &Settings, objects: Arc<Objects>) -> Self {
         let layout = Layout::new(&settings.directory);
         let (machine, local_path) = (NodeFacts::this(settings), local_path::directory(settings));
-        Self { layout, objects, machine, local_path, runtime: None, state: Arc::default() }
+        let disks = CinderDisks::new(settings, &objects);
+        Self { layout, objects, machine, local_path, disks, runtime: None, state: Arc::default() }
+    }
+
+    /// Reports which volumes of a cloud are in use here.
+    pub fn volumes_in_use(&self) -> Arc<VolumesInUse> {
+        self.disks.in_use()
     }
 
     /// Image volumes are mounted by this runtime.
@@ -206,13 +226,15 @@ impl Volumes {
             // Nor is it known which ones are shown.
             failed.get_or_insert(unknown);
         }
+        let growths: Vec<(String, ClaimGrowth)> = tasks.iter().filter_map(VolumeTask::growth).collect();
         tasks.retain(|task| !self.state.lock().is_in_place(&uid, task));
         if let Some(first) = tasks.first().map(|task| task.name.clone()) {
             let (layout, state, own) = (self.layout.clone(), self.state.clone(), uid.clone());
+            let disks = self.disks.clone();
             let made = self.on_disk(&uid, first, move || {
                 let mut result = Ok(());
                 for task in tasks {
-                    match task.make(&layout, &own) {
+                    match task.make(&layout, &disks, &own) {
                         Ok(()) => state.lock().record_in_place(&own, &task),
                         Err(why) => result = result.and(Err(VolumeError { volume: task.name, why })),
                     }
@@ -220,6 +242,10 @@ impl Volumes {
                 result
             });
             made.await?;
+        }
+        for (volume, growth) in growths {
+            let reported = report_growth(&self.objects, &growth).await;
+            reported.map_err(|why| VolumeError { volume, why: format!("cannot report its new size: {why}") })?;
         }
         if is_whole {
             self.record_versions(pod, &uid, versions);
@@ -265,7 +291,14 @@ impl Volumes {
             state.versions.remove(pod);
         }
         let directory = self.layout.pod(pod);
-        self.on_disk(pod, pod.0.clone(), move || release(&directory)).await?;
+        let (records, own) = (self.disks.records().clone(), pod.clone());
+        let released = self.on_disk(pod, pod.0.clone(), move || {
+            release(&directory)?;
+            let failed = |error: io::Error| VolumeError { volume: own.0.clone(), why: error.to_string() };
+            records.release(&own).map(drop).map_err(failed)
+        });
+        released.await?;
+        self.disks.in_use().write_soon();
         if let Some(runtime) = &self.runtime {
             let unmounted = runtime.images().unmount_volumes(&image_volume(pod, "")).await;
             unmounted.map_err(|error| VolumeError { volume: pod.0.clone(), why: error.to_string() })?;
@@ -276,7 +309,9 @@ impl Volumes {
 
     /// Pods that have something on disk.
     pub fn pods_on_disk(&self) -> BTreeSet<PodUid> {
-        self.layout.pods_on_disk()
+        let mut pods = self.layout.pods_on_disk();
+        pods.extend(self.disks.records().pods());
+        pods
     }
 
     /// Where containers find the volume, once it is ready.
@@ -291,11 +326,23 @@ impl Volumes {
             Err(_) if path.is_dir() => path,
             Err(_) => return Err(failed("it is not ready".to_owned())),
         };
+        if path.metadata().is_ok_and(|meta| meta.file_type().is_block_device()) {
+            return Err(failed("it is a block volume, which containers get by volumeDevices".to_owned()));
+        }
         let claim = volume.persistent_volume_claim.as_ref();
         let read_only = content::is_content(volume)
             || volume.image.is_some()
             || claim.is_some_and(|claim| claim.read_only == Some(true));
         Ok(MountSource { path, read_only })
+    }
+
+    /// The device of a block volume, once it is ready.
+    pub fn device(&self, pod: &Pod, name: &str) -> Result<PathBuf, VolumeError> {
+        let failed = |why: &str| VolumeError { volume: name.to_owned(), why: why.to_owned() };
+        let device =
+            std::fs::read_link(self.layout.volume(&pod_ref(pod).uid, name)).map_err(|_| failed("it is not ready"))?;
+        let is_device = device.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
+        if is_device { Ok(device) } else { Err(failed("it is no block volume, but a filesystem")) }
     }
 
     /// Binds a part of a volume to a path that stays what it is, and answers that path.
@@ -347,7 +394,14 @@ impl Volumes {
                 let files = content::files(&self.objects, pod, versions, volume, &self.machine).await;
                 files.map(|payload| VolumePlan::Files { payload, in_memory })
             } else if let Some(claim) = claim::name(pod, volume) {
-                claim::resolve(&self.objects, pod, volume, &claim, &self.local_path).await
+                let is_in_place = self.layout.volume(&pod_ref(pod).uid, &volume.name).is_symlink();
+                let sources = ClaimSources {
+                    objects: &self.objects,
+                    local_path: &self.local_path,
+                    disks: &self.disks,
+                    is_in_place,
+                };
+                claim::resolve(sources, pod, volume, &claim).await
             } else {
                 Err(PlanFailure::Refused(unsupported(volume)))
             };
@@ -426,7 +480,7 @@ impl PlanFailure {
 }
 
 impl VolumeTask {
-    fn make(&self, layout: &Layout, pod: &PodUid) -> Result<(), String> {
+    fn make(&self, layout: &Layout, disks: &CinderDisks, pod: &PodUid) -> Result<(), String> {
         let (directory, made) = (layout.volume(pod, &self.name), layout.made(pod, &self.name));
         let text = |error: io::Error| error.to_string();
         match &self.what {
@@ -445,6 +499,12 @@ impl VolumeTask {
                     owner::set_group(path, group, false).map_err(text)?;
                 }
                 link(path, &directory).map_err(text)
+            }
+            VolumePlan::Disk(disk) => {
+                let lock = disks.records().lock(&disk.handle);
+                let _held = lock.lock();
+                let path = disk.set_up(self.group.as_ref())?;
+                link(&path, &directory).map_err(text)
             }
             VolumePlan::Image { path } => link(path, &directory).map_err(text),
             VolumePlan::Nfs(export) => nfs::mount_export(export, &directory),
@@ -472,11 +532,20 @@ impl VolumeTask {
         }
     }
 
+    /// The claim whose filesystem grows, if it does, by the name of the volume.
+    fn growth(&self) -> Option<(String, ClaimGrowth)> {
+        match &self.what {
+            VolumePlan::Disk(disk) => Some((self.name.clone(), disk.growth.clone()?)),
+            _ => None,
+        }
+    }
+
     /// Two tasks of the same print come to the same.
     fn fingerprint(&self) -> Option<u64> {
         match &self.what {
             VolumePlan::Files { payload, .. } => Some(payload.fingerprint()),
             VolumePlan::Empty(_) => Some(0),
+            VolumePlan::Disk(disk) => Some(disk.fingerprint()),
             VolumePlan::Host { .. } | VolumePlan::Claimed { .. } | VolumePlan::Image { .. } | VolumePlan::Nfs(_) => {
                 Some(1)
             }

@@ -32,6 +32,10 @@ pub fn is_moot(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404 || status.code == 409)
 }
 
+/// Fields of a status that others write.
+const OF_OTHERS: [&str; 5] =
+    ["extendedResourceClaimStatus", "nominatedNodeName", "qosClass", "resize", "resourceClaimStatuses"];
+
 fn body(status: &PodStatus, previous: Option<&PodStatus>) -> Value {
     let object = |status: &PodStatus| match serde_json::to_value(status) {
         Ok(Value::Object(map)) => map,
@@ -40,7 +44,7 @@ fn body(status: &PodStatus, previous: Option<&PodStatus>) -> Value {
     let mut new = object(status);
     for key in previous.map(object).unwrap_or_default().keys() {
         // Decided by others.
-        if !["nominatedNodeName", "qosClass", "resize", "resourceClaimStatuses"].contains(&key.as_str()) {
+        if !OF_OTHERS.contains(&key.as_str()) {
             new.entry(key.clone()).or_insert(Value::Null);
         }
     }

@@ -50,9 +50,8 @@ pub fn check(pod: &Pod, capacity: &NodeCapacity, others: &[PodDemand]) -> Result
     let demand = PodDemand::from_pod(pod);
     for name in ["memory", "cpu"] {
         let requested = demand.requests.get(name).copied().unwrap_or(0);
-        let Some(available) = capacity.allocatable.get(name).copied().filter(|available| requested > *available) else {
-            continue;
-        };
+        let available = capacity.allocatable_for(&demand.roles, name);
+        let Some(available) = available.filter(|available| requested > *available) else { continue };
         let message =
             format!("Node didn't have enough capacity: {name}, requested: {requested}, capacity: {available}");
         return Err(PendingResize { reason: INFEASIBLE, message });

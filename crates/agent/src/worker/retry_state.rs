@@ -68,6 +68,8 @@ pub enum Step {
     Waiting {
         since: Timestamp,
         retry_at: Timestamp,
+        /// What for.
+        message: String,
     },
 }
 
@@ -155,16 +157,27 @@ impl Step {
     }
 
     /// Waits on. Says whether it has taken so long that somebody should know.
-    pub fn wait(&mut self, now: Timestamp) -> bool {
+    pub fn wait(&mut self, message: String, now: Timestamp) -> bool {
         let since = if let Self::Waiting { since, .. } = self { *since } else { now };
-        *self = Self::Waiting { since, retry_at: now + LONG_WAIT };
+        *self = Self::Waiting { since, retry_at: now + LONG_WAIT, message };
         now >= since + LONG_WAIT
+    }
+
+    /// Why it is not done, as far as that is known.
+    pub fn obstacle(&self) -> Option<&str> {
+        match self {
+            Self::Undone | Self::Done => None,
+            Self::Failed(failure) => Some(&failure.message),
+            Self::Waiting { message, .. } => Some(message),
+        }
     }
 
     /// Something has changed that the step depends on: it is tried at once.
     pub fn retry_now(&mut self) {
         *self = match self {
-            Self::Waiting { since, .. } => Self::Waiting { since: *since, retry_at: Timestamp::UNIX_EPOCH },
+            Self::Waiting { since, message, .. } => {
+                Self::Waiting { since: *since, retry_at: Timestamp::UNIX_EPOCH, message: std::mem::take(message) }
+            }
             Self::Undone | Self::Done | Self::Failed(_) => Self::Undone,
         };
     }
@@ -250,12 +263,14 @@ mod tests {
     fn waiting_is_no_failure_and_is_reported_once_it_takes_long() {
         let now = Timestamp::UNIX_EPOCH;
         let mut step = Step::default();
-        assert!(!step.wait(now));
+        let wait = |step: &mut Step, now| step.wait("claim".into(), now);
+        assert!(!wait(&mut step, now));
+        assert_eq!(step.obstacle(), Some("claim"));
         assert_eq!(step.due(now), Err(Some(now + LONG_WAIT)));
         step.retry_now();
         assert_eq!(step.due(now), Ok(()));
-        assert!(!step.wait(now + Duration::from_secs(100)));
-        assert!(step.wait(now + LONG_WAIT), "the wait began before it was retried");
+        assert!(!wait(&mut step, now + Duration::from_secs(100)));
+        assert!(wait(&mut step, now + LONG_WAIT), "the wait began before it was retried");
         step.fail(FailureKind::Other, "no".into(), now);
         assert!(matches!(step, Step::Failed(StepFailure { failures: 1, .. })));
     }

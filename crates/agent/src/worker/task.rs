@@ -43,11 +43,11 @@ use crate::{
     hook::full_name,
     metrics::{Phase, SlowStartLabels, StatusUpdateLabels},
     node::Eviction,
-    offers::{NodeCapacity, PodDemand, is_fresh},
+    offers::{PodDemand, is_fresh},
     pods::Source,
     probe,
     services::is_drained,
-    settings::{Offering, RestartBackoff},
+    settings::RestartBackoff,
 };
 
 /// How soon to look again when the runtime did not answer.
@@ -302,10 +302,9 @@ impl Worker<'_> {
         }
         let node = self.context.node.borrow().clone();
         let checked = node.map_or(Ok(()), |node| {
-            let Offering { automatic, explicit, .. } = self.context.settings.offering.clone();
             let held = self.context.pods.active_pods().into_iter().filter(|(uid, _)| uid != self.uid);
             let others: Vec<PodDemand> = held.map(|(_, pod)| PodDemand::from_pod(&pod)).collect();
-            resize::check(pod, &NodeCapacity::new(&node, automatic, explicit), &others)
+            resize::check(pod, &self.context.settings.offering.capacity(&node), &others)
         });
         match checked {
             Ok(()) => {
@@ -548,7 +547,7 @@ impl Worker<'_> {
         };
         match result {
             Err(Failure { kind: FailureKind::PendingVolume, message }) => {
-                if step.wait(now)
+                if step.wait(message.clone(), now)
                     && let Some((pod, _)) = &self.last
                 {
                     self.context.events.pod(pod, EventType::Warning, "FailedMount", message);
@@ -614,7 +613,8 @@ impl Worker<'_> {
             messages: &self.messages,
             now,
         };
-        let status = status::status(world, &facts);
+        let mut status = status::status(world, &facts);
+        self.context.devices.report_health(&pod, &previous, &mut status);
         let ready = mainstay_api::pod::has_ready_condition(&status);
         if ready && world.pod.ending.is_none() {
             self.context.healer.record_healthy(&pod, now);

@@ -55,6 +55,7 @@ fn machine_with(
         wake,
         suspect: Box::new(|| None),
         route_problem: RouteProblem::default(),
+        route_check: Default::default(),
     };
     let keeper = NodeReporter::measuring(parts, measured);
     let stop = CancellationToken::new();

@@ -14,6 +14,7 @@ fn observed() -> MachineObservation {
         images: vec![],
         suspect: None,
         route_problem: None,
+        route_check: None,
     }
 }
 
@@ -39,6 +40,34 @@ fn a_node_without_routes_says_so_and_that_they_are_back() {
     assert_eq!(network(&cut_off), Some(expected));
     let back = network(&made(&observed(), Some(&cut_off), 20)).unwrap();
     assert_eq!((back.0.as_str(), back.1.as_str()), ("False", "RouteCreated"));
+}
+
+#[test]
+fn what_the_route_controller_reports_is_left_to_it() {
+    let of_controller = NodeCondition {
+        type_: NETWORK_UNAVAILABLE.to_owned(),
+        status: "True".to_owned(),
+        message: Some("RouteController failed to create a route: full".to_owned()),
+        ..NodeCondition::default()
+    };
+    let before = NodeStatus { conditions: Some(vec![of_controller]), ..NodeStatus::default() };
+    assert_eq!(condition(&made(&observed(), Some(&before), 10), NETWORK_UNAVAILABLE), None, "neither cleared nor kept");
+    let cut_off = MachineObservation { route_problem: Some("no route to b".into()), ..observed() };
+    let cut_off = made(&cut_off, Some(&before), 10);
+    assert_eq!(condition(&cut_off, NETWORK_UNAVAILABLE).unwrap().message.as_deref(), Some("no route to b"));
+}
+
+#[test]
+fn a_route_that_was_measured_is_a_condition() {
+    assert_eq!(condition(&made(&observed(), None, 10), route_broken::TYPE), None, "not measured");
+    let measured = |is_broken, reason| {
+        let route_check = Some(RouteMeasurement { is_broken, reason, message: "as measured".to_owned() });
+        let status = made(&MachineObservation { route_check, ..observed() }, None, 10);
+        let found = condition(&status, route_broken::TYPE).unwrap();
+        (found.status.clone(), found.reason.clone().unwrap())
+    };
+    assert_eq!(measured(true, route_broken::REDIRECT_FAILED), ("True".to_owned(), "RedirectFailed".to_owned()));
+    assert_eq!(measured(false, route_broken::REDIRECT_OK), ("False".to_owned(), "RedirectOK".to_owned()));
 }
 
 #[test]

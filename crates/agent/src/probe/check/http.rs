@@ -55,19 +55,20 @@ impl Request {
         let host = target_host(get.host.as_deref(), address)?;
         let path = path_of(get.path.as_deref().unwrap_or_default());
         let url = ProbeUrl { tls, host, port: port(&get.port, container)?, path };
-        let mut headers = HeaderMap::new();
-        for given in get.http_headers.iter().flatten() {
-            let name = HeaderName::from_str(&given.name).map_err(|_| format!("invalid header name {:?}", given.name));
-            let value = HeaderValue::from_str(&given.value);
-            headers.append(name?, value.map_err(|_| format!("invalid value of header {:?}", given.name))?);
-        }
-        headers.entry(header::USER_AGENT).or_insert(HeaderValue::from_static(user_agent));
-        match headers.get(header::ACCEPT) {
-            None => drop(headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"))),
-            Some(accept) if accept.is_empty() => drop(headers.remove(header::ACCEPT)),
-            Some(_) => {}
-        }
-        Ok(Self { url, headers })
+        let given = get.http_headers.iter().flatten().map(|header| (&header.name, &header.value));
+        Ok(Self { url, headers: request_headers(given, user_agent)? })
+    }
+
+    /// Of a URL that a program of the machine is checked by.
+    pub fn from_url(url: &str, headers: &[(String, String)], user_agent: &'static str) -> Result<Self, String> {
+        let nowhere = ProbeUrl { tls: false, host: String::new(), port: 0, path: String::new() };
+        let is_absolute = ["http://", "https://"].iter().any(|scheme| url.starts_with(scheme));
+        let (url, _) = Some(url)
+            .filter(|_| is_absolute)
+            .and_then(|url| nowhere.resolve(url))
+            .filter(|(url, _)| !url.host.is_empty())
+            .ok_or_else(|| "must be a URL such as http://127.0.0.1:8080/health".to_owned())?;
+        Ok(Self { url, headers: request_headers(headers.iter().map(|(name, value)| (name, value)), user_agent)? })
     }
 
     /// Asks, and follows redirects to the same host; one to another host is the answer.
@@ -99,6 +100,24 @@ impl Request {
         }
         Err(format!("Get {:?}: stopped after {MOST_REDIRECTS} redirects", self.url.to_string()))
     }
+}
+
+fn request_headers<'a>(
+    given: impl IntoIterator<Item = (&'a String, &'a String)>,
+    user_agent: &'static str,
+) -> Result<HeaderMap, String> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in given {
+        let key = HeaderName::from_str(name).map_err(|_| format!("invalid header name {name:?}"))?;
+        headers.append(key, HeaderValue::from_str(value).map_err(|_| format!("invalid value of header {name:?}"))?);
+    }
+    headers.entry(header::USER_AGENT).or_insert(HeaderValue::from_static(user_agent));
+    match headers.get(header::ACCEPT) {
+        None => drop(headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"))),
+        Some(accept) if accept.is_empty() => drop(headers.remove(header::ACCEPT)),
+        Some(_) => {}
+    }
+    Ok(headers)
 }
 
 pub async fn attempt(request: Request, timeout: Duration) -> Outcome {

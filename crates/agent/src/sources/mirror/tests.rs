@@ -7,6 +7,7 @@ use crate::{
     events::Events,
     node::Evictions,
     offers::OfferAdmission,
+    settings::Offering,
     sources::{
         manifest::{self, Origin},
         pod_watch::PodWatch,
@@ -72,9 +73,9 @@ async fn a_static_pod_is_seen_in_the_api_as_long_as_its_file_is_there() {
     let stop = CancellationToken::new();
     let task = tokio::spawn(mirrors.clone().run(stop.clone()));
     let (events, _) = Events::new("m1");
-    let ports = (PortRanges::default(), PortRanges::default());
+    let offering = Offering { automatic: PortRanges::NONE, explicit: PortRanges::NONE, ..Offering::default() };
     let (evictions, avoids) = (Evictions::new(wake), Box::new(|_: &Pod| None));
-    let admission = OfferAdmission::new(client.clone(), pods.clone(), known, evictions, events, ports, avoids);
+    let admission = OfferAdmission::new(client.clone(), pods.clone(), known, evictions, events, offering, avoids);
     let directory = tempfile::tempdir().unwrap();
     let watch =
         PodWatch::new(client.clone(), "m1".into(), pods.clone(), admission, directory.path(), mirrors.clone()).unwrap();

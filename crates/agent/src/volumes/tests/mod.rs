@@ -1,5 +1,6 @@
 //! With real mounts in a temporary directory, which only root can make.
 
+mod cinder;
 mod content;
 mod places;
 mod release;
@@ -45,9 +46,12 @@ pub(crate) fn settings(directory: PathBuf) -> Settings {
         termination_grace: std::time::Duration::from_secs(30),
         restart_backoff: Default::default(),
         timing: Default::default(),
+        route_check: Default::default(),
+        disks_by_id: "/dev/disk/by-id".into(),
         slow_start_limit: std::time::Duration::from_secs(120),
         status_interval: std::time::Duration::from_secs(300),
         machine: Default::default(),
+        machine_files: vec![],
     }
 }
 

@@ -4,12 +4,13 @@ use k8s_openapi::{
     api::core::v1::{ContainerStatus, PodCondition, PodStatus},
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use mainstay_api::config_versions::FILES_CONDITION;
+use mainstay_api::config_versions::{CONTAINERS_CONDITION, ConfigVersions, FILES_CONDITION};
 
 use super::dependencies;
 use super::{Facts, is_terminal, whole_second};
 use crate::{
     heal::RestartPermission,
+    spec::MADE_WITH,
     worker::{
         plan::restart_all_cause,
         resize::PendingResize,
@@ -44,7 +45,7 @@ pub fn conditions(world: &World, facts: &Facts<'_>, status: &PodStatus) -> Vec<P
     let succeeded = status.phase.as_deref() == Some("Succeeded");
     let ready_containers = containers_ready(status, succeeded, finished);
     let mut findings = vec![
-        Finding::plain("PodReadyToStartContainers", world.sandbox().is_some_and(|s| s.ready)),
+        ready_to_start(world, finished),
         initialized(world, status, succeeded),
         ready(world, facts, &ready_containers, succeeded, finished),
         ready_containers,
@@ -54,6 +55,7 @@ pub fn conditions(world: &World, facts: &Facts<'_>, status: &PodStatus) -> Vec<P
     findings.extend(resize(world));
     findings.extend(dependencies::finding(world, facts));
     findings.extend(config_versions(world));
+    findings.extend(container_versions(world, facts));
     findings.extend(all_containers_restarting(world, succeeded, finished));
     if let Some(EndingWhy::Failed { reason, message }) = world.pod.ending.as_ref().map(|e| &e.why)
         && reason == "Evicted"
@@ -68,11 +70,42 @@ pub fn conditions(world: &World, facts: &Facts<'_>, status: &PodStatus) -> Vec<P
     findings.into_iter().map(|finding| condition(finding, facts)).collect()
 }
 
+/// Whether the pod has its sandbox; while its volumes keep it from getting one, which and why.
+fn ready_to_start(world: &World, finished: bool) -> Finding {
+    let plain = Finding::plain("PodReadyToStartContainers", world.sandbox().is_some_and(|sandbox| sandbox.ready));
+    let obstacle =
+        world.retry_state.volumes.obstacle().filter(|_| !plain.holds && !finished && world.pod.ending.is_none());
+    match obstacle {
+        Some(message) => Finding { reason: Some("FailedMount"), message: Some(message.to_owned()), ..plain },
+        None => plain,
+    }
+}
+
 /// Of which versions the files of the pod are: whoever gave it others knows from this that they are there.
 fn config_versions(world: &World) -> Option<Finding> {
     let shown = &world.config_versions;
     let message = Some(shown.to_string());
     (!shown.is_empty()).then_some(Finding { kind: FILES_CONDITION, holds: true, reason: None, message })
+}
+
+/// With which versions all containers were made that there are, as far as they agree: what is in their environment, which files do not say.
+fn container_versions(world: &World, facts: &Facts<'_>) -> Option<Finding> {
+    let made_with = |view: &crate::worker::view::ContainerView| {
+        let made = world.newest(&view.name)?;
+        Some(made.annotations.get(MADE_WITH).and_then(|text| text.parse::<ConfigVersions>().ok()).unwrap_or_default())
+    };
+    let common = world.pod.main.iter().filter_map(made_with).reduce(|mut common, other| {
+        common.copies.retain(|source, copy| other.copies.get(source) == Some(copy));
+        common
+    })?;
+    let message = Some(common.to_string());
+    let was_reported = facts.previous.conditions.iter().flatten().any(|own| own.type_ == CONTAINERS_CONDITION);
+    (was_reported || world.pod.has_config_versions || !common.is_empty()).then_some(Finding {
+        kind: CONTAINERS_CONDITION,
+        holds: true,
+        reason: None,
+        message,
+    })
 }
 
 fn condition(finding: Finding, facts: &Facts<'_>) -> PodCondition {

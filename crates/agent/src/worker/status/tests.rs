@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use mainstay_api::config_versions::{ConfigVersions, FILES_CONDITION};
+use mainstay_api::config_versions::{self, CONTAINERS_CONDITION, ConfigVersions, FILES_CONDITION};
 use mainstay_runtime::{
     ContainerState, ContainerStatus as Seen, PodUid, SandboxId, SandboxStatus, observed::PodRef, spec::Resources,
 };
@@ -94,6 +94,21 @@ fn world(pod: &Pod, containers: Vec<Seen>) -> World {
 }
 
 #[test]
+fn a_pod_that_waits_for_a_volume_names_it() {
+    let pod = pod(json!({ "containers": [{ "name": "c", "image": "app:1" }] }));
+    let mut waiting = World { sandboxes: vec![], ..world(&pod, vec![]) };
+    waiting.retry_state.volumes.wait("volume \"pv\" is not attached to node \"n\" yet".into(), at(6));
+    let find = |world: &World| {
+        let status = computed(&pod, world);
+        status.conditions.into_iter().flatten().find(|c| c.type_ == "PodReadyToStartContainers").unwrap()
+    };
+    let condition = find(&waiting);
+    assert_eq!((condition.status.as_str(), condition.reason.as_deref()), ("False", Some("FailedMount")));
+    assert!(condition.message.unwrap().contains("\"pv\""));
+    assert_eq!(find(&world(&pod, vec![])).reason, None);
+}
+
+#[test]
 fn a_pod_says_of_which_versions_its_files_are() {
     let pod = pod(json!({ "containers": [{ "name": "c", "image": "app:1" }] }));
     let versions = r#"{"configmap/zones":"zones-5f3a09c2d81b7e46"}"#;
@@ -102,6 +117,28 @@ fn a_pod_says_of_which_versions_its_files_are() {
     let condition = find(&computed(&pod, &shown)).unwrap();
     assert_eq!((condition.status.as_str(), condition.message.as_deref()), ("True", Some(versions)));
     assert_eq!(find(&computed(&pod, &world(&pod, vec![]))), None);
+}
+
+#[test]
+fn a_pod_says_with_which_versions_its_containers_were_made() {
+    let pod = pod(json!({ "containers": [{ "name": "a", "image": "app:1" }, { "name": "b", "image": "app:1" }] }));
+    let (one, both) = (
+        r#"{"configmap/zones":"zones-5f3a09c2d81b7e46"}"#,
+        r#"{"configmap/zones":"zones-5f3a09c2d81b7e46","secret/key":"key-5f3a09c2d81b7e46"}"#,
+    );
+    let made = |name: &str, versions: &str| Seen {
+        annotations: [(config_versions::ANNOTATION.to_owned(), versions.to_owned())].into(),
+        ..seen(name, 0, running())
+    };
+    let reported = |containers: Vec<Seen>| {
+        let status = computed(&pod, &world(&pod, containers));
+        let found = status.conditions.iter().flatten().find(|own| own.type_ == CONTAINERS_CONDITION).cloned();
+        found.and_then(|own| own.message)
+    };
+    assert_eq!(reported(vec![made("a", both), made("b", both)]).as_deref(), Some(both));
+    assert_eq!(reported(vec![made("a", both), made("b", one)]).as_deref(), Some(one), "as far as they agree");
+    assert_eq!(reported(vec![made("a", one), seen("b", 0, running())]), None, "one was made with none");
+    assert_eq!(reported(vec![]), None);
 }
 
 #[test]
