@@ -6,11 +6,12 @@
 //! Placements are fenced by the uid of the offer as well, so that no pod is bound on an offer that was withdrawn.
 //!
 //! ResourceClaims are allocated and reserved before ([`claim_writer`](crate::claim_writer)); a pod with a claim that could
-//! not be is not bound.
+//! not be is not bound, and one whose devices are not ready waits.
 
 use std::{
     collections::BTreeMap,
     sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
 };
 
 use futures::{StreamExt, stream};
@@ -38,7 +39,7 @@ pub struct BindRequest {
     pub node: String,
     /// The uid of the offer that was used; empty if it is not known.
     pub offer_uid: String,
-    /// Put on the pod: its automatic host ports.
+    /// Put on the pod: its automatic host ports, and what it takes of pools of roles.
     pub annotations: BTreeMap<String, String>,
     /// Allocated and reserved before it is bound.
     pub claims: Vec<ClaimBinding>,
@@ -55,6 +56,8 @@ impl BindRequest {
 pub enum BindResult {
     /// The pod is bound, at this version of it; 0 if that is not known.
     Bound { version: u64 },
+    /// Its claims are reserved, but its devices are not ready. They have been allocated for so long.
+    Waiting { allocated_for: Duration },
     /// The pod, the node or the offer is not what it was.
     Refused { message: String },
     /// It is not known whether the pod is bound, since the API did not answer properly. The watch will tell.

@@ -43,7 +43,7 @@ enum KeyKind {
 const SECOND: Duration = Duration::from_secs(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-const KEYS: [(&str, KeyKind); 14] = [
+const KEYS: [(&str, KeyKind); 15] = [
     ("offer-ttl", KeyKind::Duration(SECOND, |settings, duration| settings.offer_ttl = duration)),
     ("offer-linger-ttl", KeyKind::Duration(Duration::ZERO, |settings, duration| settings.offer_linger = duration)),
     ("refuse-time", KeyKind::Duration(Duration::ZERO, |settings, duration| settings.refuse_time = duration)),
@@ -64,6 +64,7 @@ const KEYS: [(&str, KeyKind); 14] = [
     ("max-pod-backoff", KeyKind::Duration(MILLISECOND, |settings, duration| settings.backoff.longest = duration)),
     ("http-handler-timeout", KeyKind::Duration(MILLISECOND, |settings, duration| settings.debug_timeout = duration)),
     ("http-bind-interval", KeyKind::IgnoredDuration),
+    ("device-binding-timeout", KeyKind::Duration(SECOND, |settings, duration| settings.binding_timeout = duration)),
 ];
 
 /// Reads the text of `file` over the default settings.
@@ -149,6 +150,9 @@ mod tests {
         assert_eq!(read.settings.backoff.longest, Duration::from_secs(120));
         assert_eq!(read.settings.collect, Duration::from_millis(1));
         assert_eq!(read.settings.debug_timeout, Duration::from_secs(10), "as it was");
+        let read = parse("s.ini", "[scheduler]\ndevice-binding-timeout = 90s\n").unwrap();
+        assert_eq!(read.settings.binding_timeout, Duration::from_secs(90));
+        let read = parse("s.ini", text).unwrap();
         assert_eq!(read.ignored, ["updates-backlog", "http-bind-interval"]);
         assert_eq!(parse("s.ini", "").unwrap().settings, Settings::default());
     }

@@ -16,6 +16,7 @@ pub mod event_recorder;
 pub mod handle;
 pub mod metrics;
 pub mod offers;
+mod pod_requests;
 pub mod preemptor;
 pub mod reconcile;
 pub mod reflector;

@@ -5,17 +5,15 @@
 //! other.
 
 use jiff::Timestamp;
-use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
-use kube::{
-    Api, Client,
-    api::{DeleteParams, Patch, PatchParams, Preconditions},
-};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::{Client, api::Patch};
 use mainstay_events::EventNote;
 use serde_json::json;
 
 use crate::{
     core::view::PodKey,
     event_recorder::{EventRecorder, PodEvent, SCHEDULER},
+    pod_requests,
 };
 
 /// A pod, the node that it is nominated for, and the victims there.
@@ -82,9 +80,8 @@ impl Preemptor {
     }
 
     async fn patch(&self, pod: &PodKey, patch: &serde_json::Value) -> PatchOutcome {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
-        match pods.patch_status(&pod.name, &PatchParams::default(), &Patch::Strategic(patch)).await {
-            Ok(_) => PatchOutcome::Done,
+        match pod_requests::patch_status(&self.client, pod, &Patch::Strategic(patch)).await {
+            Ok(()) => PatchOutcome::Done,
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => PatchOutcome::Gone,
             Err(error) => {
                 let uid = patch["metadata"]["uid"].as_str();
@@ -95,10 +92,8 @@ impl Preemptor {
     }
 
     async fn delete(&self, pod: &PodKey, uid: &str) -> bool {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
-        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
-        match pods.delete(&pod.name, &DeleteParams::default().preconditions(preconditions)).await {
-            Ok(_) => true,
+        match pod_requests::delete(&self.client, pod, uid).await {
+            Ok(()) => true,
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => true, // gone
             Err(error) => {
                 tracing::warn!(%pod, uid, %error, "cannot delete a preempted pod; will retry");

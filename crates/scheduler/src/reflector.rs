@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-use futures::{AsyncBufRead, AsyncBufReadExt, io::ErrorKind};
 use kube::Client;
 use mainstay_backoff::{Backoff, RetryState};
+use mainstay_watch::{Lines, ListPage, WatchLine};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 use tokio::sync::watch;
@@ -72,29 +72,6 @@ impl ReflectorError {
             error => Self::Send(error),
         }
     }
-}
-
-#[derive(Deserialize)]
-struct ListPage<'a> {
-    metadata: ListMeta,
-    #[serde(borrow)]
-    items: Vec<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ListMeta {
-    resource_version: String,
-    #[serde(default, rename = "continue")]
-    continue_token: String,
-}
-
-#[derive(Deserialize)]
-struct WatchLine<'a> {
-    #[serde(rename = "type")]
-    type_: &'a str,
-    #[serde(borrow)]
-    object: &'a RawValue,
 }
 
 #[derive(Deserialize)]
@@ -193,7 +170,7 @@ where
             self.path
         ));
         let stream = self.client.request_stream(request.body(vec![])?).await.map_err(ReflectorError::from_api)?;
-        let mut lines = LineReader { stream: std::pin::pin!(stream), line: Vec::new() };
+        let mut lines = Lines::new(stream);
         loop {
             let line = tokio::select! {
                 line = lines.next() => line?,
@@ -236,73 +213,20 @@ where
             let request = http::Request::get(path).body(vec![])?;
             let text = self.client.request_text(request).await.map_err(ReflectorError::from_api)?;
             let page: ListPage<'_> = serde_json::from_str(&text)?;
-            for object in page.items {
+            for object in page.items() {
                 items.push(decode_item(object)?);
             }
-            token = page.metadata.continue_token;
-            if token.is_empty() {
+            let Some(next) = page.continue_token() else {
                 return Ok((items, page.metadata.resource_version.parse().unwrap_or(0)));
-            }
-        }
-    }
-}
-
-/// Reads lines from a stream; a line that is not complete yet is kept when reading is cancelled.
-struct LineReader<'a, S> {
-    stream: std::pin::Pin<&'a mut S>,
-    line: Vec<u8>,
-}
-
-impl<S: AsyncBufRead> LineReader<'_, S> {
-    async fn next(&mut self) -> Result<Option<&[u8]>, std::io::Error> {
-        if self.line.ends_with(b"\n") {
-            self.line.clear();
-        }
-        match self.stream.read_until(b'\n', &mut self.line).await {
-            Ok(_) if self.line.ends_with(b"\n") => Ok(Some(&self.line)),
-            Ok(_) => Ok(None),
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
-            Err(error) => Err(error),
+            };
+            token = next.to_owned();
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use futures::{FutureExt, io::BufReader};
-
     use super::*;
-
-    /// Returns some bytes, then nothing, then the rest.
-    struct Halting(Vec<Option<&'static [u8]>>);
-
-    impl futures::AsyncRead for Halting {
-        fn poll_read(
-            mut self: std::pin::Pin<&mut Self>,
-            _: &mut std::task::Context<'_>,
-            into: &mut [u8],
-        ) -> std::task::Poll<std::io::Result<usize>> {
-            match self.0.pop() {
-                Some(Some(bytes)) => {
-                    into[..bytes.len()].copy_from_slice(bytes);
-                    std::task::Poll::Ready(Ok(bytes.len()))
-                }
-                Some(None) => std::task::Poll::Pending,
-                None => std::task::Poll::Ready(Ok(0)),
-            }
-        }
-    }
-
-    #[test]
-    fn a_partial_line_is_kept_when_reading_is_cancelled() {
-        let mut stream = BufReader::new(Halting(vec![Some(b"e\nlast"), None, Some(b"one\nmor")]));
-        let mut lines = LineReader { stream: std::pin::Pin::new(&mut stream), line: vec![] };
-        let mut next = || lines.next().now_or_never().map(|line| line.unwrap().map(<[u8]>::to_vec));
-        assert_eq!(next(), Some(Some(b"one\n".to_vec())));
-        assert_eq!(next(), None, "cancelled while waiting");
-        assert_eq!(next(), Some(Some(b"more\n".to_vec())));
-        assert_eq!(next(), Some(None), "a line without end was cut off");
-    }
 
     #[test]
     fn objects_are_identified_by_their_metadata() {

@@ -167,7 +167,10 @@ impl Executor {
             Action::RecordEvent(event) => return self.event_recorder.record(event),
             Action::ClearNomination { pod, uid } => return self.preemptor.clear_nomination(&pod, &uid).await,
             Action::Deallocate { claim, version, pod_uid } => {
-                return self.claims.deallocate(&claim, version, &pod_uid).await;
+                match self.claims.deallocate(&claim, version, &pod_uid).await {
+                    Some(claim) => SchedulerEvent::Deallocated { claim },
+                    None => return,
+                }
             }
             Action::DeleteOffer { node, version } => return self.delete_offer(&node, version).await,
             Action::Relist { .. } => return,

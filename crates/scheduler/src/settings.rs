@@ -20,6 +20,8 @@ pub struct Settings {
     /// How long events are collected before pods are scheduled; zero to schedule as soon as no event is left.
     pub collect: Duration,
     pub reconcile: ReconcileSettings,
+    /// How long devices of a pod may take to become ready after they were allocated.
+    pub binding_timeout: Duration,
     /// How long `/debug` waits for the scheduler.
     pub debug_timeout: Duration,
     /// Of the random numbers that jitter backoffs.
@@ -50,6 +52,7 @@ impl Default for Settings {
             backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(60), 1.0),
             collect: Duration::ZERO,
             reconcile: ReconcileSettings::default(),
+            binding_timeout: Duration::from_secs(600),
             debug_timeout: Duration::from_secs(10),
             seed: 0,
         }

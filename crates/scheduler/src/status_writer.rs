@@ -10,17 +10,15 @@ use std::{
 };
 
 use jiff::Timestamp;
-use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
-use kube::{
-    Api, Client,
-    api::{Patch, PatchParams},
-};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::{Client, api::Patch};
 use mainstay_events::EventNote;
 use serde_json::json;
 
 use crate::{
     core::view::PodKey,
     event_recorder::{EventRecorder, PodEvent},
+    pod_requests,
 };
 
 /// Shortest time between two writes about one pod.
@@ -159,9 +157,8 @@ impl StatusWriter {
             condition["lastTransitionTime"] = json!(Time(Timestamp::now()));
         }
         let patch = json!({ "metadata": { "uid": uid }, "status": { "conditions": [condition] } });
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
-        match pods.patch_status(&pod.name, &PatchParams::default(), &Patch::Strategic(patch)).await {
-            Ok(_) => {}
+        match pod_requests::patch_status(&self.client, pod, &Patch::Strategic(&patch)).await {
+            Ok(()) => {}
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => return true, // deleted, or another pod has its name
             Err(error) => {
                 tracing::debug!(%pod, uid, %error, "cannot write the condition of a pod; will retry");

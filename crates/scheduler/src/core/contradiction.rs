@@ -11,7 +11,8 @@ use super::{
 };
 
 pub fn find_contradiction(rules: &SchedulingRules) -> Option<Contradiction> {
-    host_port_twice(rules).or_else(|| node_affinity(rules)).or_else(|| pod_affinity(rules))
+    let no_roles = rules.roles.is_empty().then_some(Contradiction::NoRoles);
+    no_roles.or_else(|| host_port_twice(rules)).or_else(|| node_affinity(rules)).or_else(|| pod_affinity(rules))
 }
 
 fn host_port_twice(rules: &SchedulingRules) -> Option<Contradiction> {

@@ -8,6 +8,7 @@ use super::{
     filters,
     pod_topology::{PreFilterState, TopologyViolation},
     reason::{ClosestNode, Diagnosis, FilterFailure, Impossibility, NoPreemption, Prospect, Reason, Remedy},
+    view::PortRanges,
 };
 
 /// How far a node is from fitting: filters failed, resources lacking, and its name so that no two are equal.
@@ -17,9 +18,9 @@ type Distance<'a> = (u32, i64, &'a str);
 #[derive(Clone, Copy)]
 pub(super) struct FreedRoom<'a> {
     /// Pods that are removed in thought.
-    removed: &'a [PodId],
+    pub removed: &'a [PodId],
     /// Pods that ended, too.
-    ended: bool,
+    pub ended: bool,
 }
 
 impl<'a> FreedRoom<'a> {
@@ -46,6 +47,7 @@ impl Cluster {
             return vec![FilterFailure::NotOffering];
         };
         let node_rules = &rules.spec.node;
+        let has_pool = info.serves_roles(&rules.roles);
         if filters::is_cordoned(node_rules, object) {
             failures.push(FilterFailure::Cordoned);
         }
@@ -56,8 +58,12 @@ impl Cluster {
         if !filters::matches_node_affinity(node_rules, object) {
             failures.push(FilterFailure::NodeAffinity);
         }
-        self.add_port_failures(class, node, freed.removed, &mut failures);
-        self.add_resource_failures(class, node, freed, &mut failures);
+        if has_pool {
+            self.add_port_failures(class, node, freed.removed, &mut failures);
+            self.add_resource_failures(class, node, freed, &mut failures);
+        } else {
+            failures.push(FilterFailure::NoPool { roles: rules.spec.roles.names().to_vec() });
+        }
         if !filters::volumes_reachable(node_rules, object) {
             failures.push(FilterFailure::Volume);
         }
@@ -80,9 +86,10 @@ impl Cluster {
     fn add_port_failures(&self, class: ClassId, node: NodeId, removed: &[PodId], failures: &mut Vec<FilterFailure>) {
         let (rules, info) = (&self.classes[class].spec, &self.nodes[node]);
         for port in &rules.ports {
-            let outside = info.offer.as_ref().filter(|offer| !offer.explicit_ports.contains(port.port));
-            if let Some(offer) = outside {
-                failures.push(FilterFailure::PortOutside { port: port.clone(), offered: offer.explicit_ports.clone() });
+            let mut offered = info.offered_explicit_ports(&rules.roles);
+            if !offered.any(|ranges| ranges.contains(port.port)) {
+                let offered = info.offered_explicit_ports(&rules.roles).flat_map(PortRanges::ranges).collect();
+                failures.push(FilterFailure::PortOutside { port: port.clone(), offered });
             } else if let Some(by) = info.port_holder(port, removed).map(|by| self.pod_info(by).view.key.clone()) {
                 failures.push(FilterFailure::PortTaken { port: port.clone(), by });
             } else if let Some(by) = info.nominated_port_holder(port, rules.priority).cloned() {
@@ -107,15 +114,17 @@ impl Cluster {
     ) {
         let (rules, info) = (&self.classes[class], &self.nodes[node]);
         for (resource, requested) in &rules.requests {
-            let removed = freed.removed.iter();
-            let removed: i64 = removed.map(|pod| self.requested_amount(self.pod_info(*pod).class, *resource)).sum();
-            let ended = if freed.ended { info.ended_amount(*resource) } else { 0 };
-            let free = info.free(*resource).saturating_add(removed).saturating_add(ended);
-            let free = free.saturating_sub(info.reserved(*resource, rules.spec.priority));
+            let free = self.available(class, node, *resource, freed);
             if *requested > free {
-                let fits_empty_node = info.allocatable(*resource) >= *requested;
-                let (resource, amount) = (self.resource_name(*resource).to_owned(), requested - free.max(0));
-                failures.push(FilterFailure::Insufficient { resource, amount, fits_empty_node });
+                let fits_empty_node = info.allocatable_for(&rules.roles, *resource) >= *requested;
+                let rooms = match info.divides(*resource) {
+                    true => self.pool_rooms(class, node, *resource, freed),
+                    false => vec![],
+                };
+                let rooms = rooms.into_iter().map(|(role, room)| (self.role_name(role).to_owned(), room.max(0)));
+                let (pools, amount) = (rooms.collect(), requested - free.max(0));
+                let resource = self.resource_name(*resource).to_owned();
+                failures.push(FilterFailure::Insufficient { resource, amount, fits_empty_node, pools });
             }
         }
     }
@@ -209,7 +218,13 @@ impl Cluster {
         if let Some(remedy) = remedy {
             return Prospect::Later(remedy);
         }
-        let largest = |resource| self.nodes.iter().map(|info| info.allocatable(resource)).max().unwrap_or(0);
+        let roles = &rules.roles;
+        if !self.nodes.iter().any(|info| info.node.is_some() && info.serves_roles(roles)) {
+            let roles = rules.spec.roles.names().to_vec();
+            return Prospect::Never(Impossibility::NoRole { roles });
+        }
+        let allocatable = |resource| self.nodes.iter().map(move |info| info.allocatable_for(roles, resource));
+        let largest = |resource| allocatable(resource).max().unwrap_or(0);
         let mut requests = rules.requests.iter().map(|(id, requested)| (*id, *requested, largest(*id)));
         match requests.find(|(_, requested, largest)| requested > largest) {
             Some((resource, requested, largest)) => {

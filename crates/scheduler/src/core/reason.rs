@@ -3,7 +3,11 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use mainstay_api::resources::{PODS, format_amount};
+use mainstay_api::{
+    resources::{PODS, format_amount},
+    roles::ANY_ROLE,
+    wellknown::mainstay::{MESOS_ROLES, ROLES},
+};
 
 use super::{
     devices::AllocationFailure,
@@ -24,6 +28,7 @@ pub enum Reason {
     NodeAffinity,
     Ports,
     AutomaticPorts,
+    NoPool,
     TooManyPods,
     Insufficient {
         resource: String,
@@ -51,6 +56,7 @@ impl fmt::Display for Reason {
             Self::NodeAffinity => "node(s) didn't match Pod's node affinity/selector",
             Self::Ports => "node(s) didn't have free ports for the requested pod ports",
             Self::AutomaticPorts => "node(s) didn't have enough automatic ports",
+            Self::NoPool => "node(s) had nothing for the roles that the pod may use",
             Self::TooManyPods => "Too many pods",
             Self::Insufficient { resource } => return write!(f, "Insufficient {resource}"),
             Self::VolumeAffinity => "node(s) had volume node affinity conflict",
@@ -85,12 +91,18 @@ pub enum FilterFailure {
         requested: usize,
         free: usize,
     },
+    /// The node has nothing for any of these roles.
+    NoPool {
+        roles: Vec<String>,
+    },
     Insufficient {
         resource: String,
         /// How much is lacking.
         amount: i64,
         /// The node has enough when it is empty.
         fits_empty_node: bool,
+        /// What is free for each of the pod's roles, if the node divides the resource among roles.
+        pools: Vec<(String, i64)>,
     },
     Volume,
     SpreadLabel {
@@ -127,6 +139,7 @@ impl FilterFailure {
             Self::NodeAffinity => Reason::NodeAffinity,
             Self::PortTaken { .. } | Self::PortOutside { .. } => Reason::Ports,
             Self::AutomaticPorts { .. } => Reason::AutomaticPorts,
+            Self::NoPool { .. } => Reason::NoPool,
             Self::Insufficient { resource, .. } if resource == PODS => Reason::TooManyPods,
             Self::Insufficient { resource, .. } => Reason::Insufficient { resource: resource.clone() },
             Self::Volume => Reason::VolumeAffinity,
@@ -158,6 +171,7 @@ impl FilterFailure {
             Self::Devices(AllocationFailure::Pool { .. }) => Some(Remedy::DevicesFreed),
             Self::Devices(_) => None,
             Self::NodeAffinity | Self::PortOutside { .. } | Self::Volume | Self::SpreadLabel { .. } => None,
+            Self::NoPool { .. } => None,
         }
     }
 
@@ -175,7 +189,7 @@ impl FilterFailure {
             Self::Taint(_) => 5,
             Self::NotOffering | Self::NotReady => 6,
             Self::PortOutside { .. } | Self::SpreadLabel { .. } => 7,
-            Self::NodeAffinity => 8,
+            Self::NodeAffinity | Self::NoPool { .. } => 8,
             Self::Volume => 9,
             Self::Insufficient { fits_empty_node: false, .. } => 10,
         }
@@ -205,6 +219,12 @@ impl FilterFailure {
             Self::Insufficient { resource, amount, .. } if resource == PODS => {
                 format!("{node} lacks room for {amount} pod")
             }
+            Self::NoPool { roles } => format!("{node} has nothing for the role{}", list_roles(roles)),
+            Self::Insufficient { resource, amount, pools, .. } if !pools.is_empty() => {
+                let free = pools.iter().map(|(role, room)| format!("{role} has {}", format_amount(resource, *room)));
+                let free = free.collect::<Vec<_>>().join(", ");
+                format!("{node} lacks {}: the role {free} free", format_amount(resource, *amount))
+            }
             Self::Insufficient { resource, amount, .. } => format!("{node} lacks {}", format_amount(resource, *amount)),
             Self::Volume => format!("{node} if the pod's volumes could be reached from it"),
             Self::SpreadLabel { topology_key } => format!("{node} if it had the label {topology_key}"),
@@ -223,6 +243,11 @@ impl FilterFailure {
             Self::Devices(failure) => format!("{node} if {failure}"),
         }
     }
+}
+
+/// ` batch`, `s batch, *`.
+fn list_roles(roles: &[String]) -> String {
+    format!("{} {}", if roles.len() == 1 { "" } else { "s" }, roles.join(", "))
 }
 
 /// The node that is closest to fitting, and what is missing there.
@@ -265,6 +290,10 @@ pub enum Impossibility {
         largest: i64,
     },
     Contradiction(Contradiction),
+    /// No node has anything for these roles.
+    NoRole {
+        roles: Vec<String>,
+    },
     /// Somebody has to change the pod or a node.
     NothingMatches,
 }
@@ -272,10 +301,18 @@ pub enum Impossibility {
 /// Rules of one pod that exclude each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contradiction {
-    NodeLabel { key: String },
+    NodeLabel {
+        key: String,
+    },
     NoTerms,
-    AffinityAndAntiAffinity { topology_key: String },
-    PortTwice { port: u16 },
+    AffinityAndAntiAffinity {
+        topology_key: String,
+    },
+    PortTwice {
+        port: u16,
+    },
+    /// Its annotation leaves it no role.
+    NoRoles,
 }
 
 /// Whether waiting can help.
@@ -304,6 +341,13 @@ impl fmt::Display for Prospect {
                     "no node has {requested} (the largest has {largest}): cannot fit until a larger node joins"
                 );
             }
+            Self::Never(Impossibility::NoRole { roles }) => {
+                let roles = list_roles(roles);
+                return write!(
+                    f,
+                    "no node has anything for the role{roles}: cannot fit until a node or the pod is changed"
+                );
+            }
             Self::Never(Impossibility::NothingMatches) => "cannot fit until the pod or a node is changed",
             Self::Never(Impossibility::Contradiction(why)) => return write!(f, "cannot ever fit: {why}"),
         })
@@ -321,6 +365,10 @@ impl fmt::Display for Contradiction {
                 write!(f, "pod affinity and anti-affinity want the same pods near and away within {topology_key}")
             }
             Self::PortTwice { port } => write!(f, "host port {port} is asked for twice in the pod"),
+            Self::NoRoles => write!(
+                f,
+                "its annotation {ROLES} (or {MESOS_ROLES}) names no role; the rest of each node has the role {ANY_ROLE}"
+            ),
         }
     }
 }

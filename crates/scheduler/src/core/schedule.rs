@@ -28,9 +28,9 @@ struct UnschedulableCache(HashMap<(ClassId, ProfileId), (LogPosition, Arc<Diagno
 
 fn schedule_pod(cluster: &mut Cluster, pending: &PendingPod, unschedulable: &mut UnschedulableCache) -> Verdict {
     let pod = &pending.pod;
-    if let Some((node, ports)) = cluster.placement_of_pod(&pod.key) {
+    if let Some((node, ports, shares)) = cluster.placement_of_pod(&pod.key) {
         let claims = cluster.devices.claims_of(pod).map(|claims| claims.allocated).unwrap_or_default();
-        return Verdict::Place { node, ports, claims };
+        return Verdict::Place { node, ports, shares, claims };
     }
     let ids = (cluster.class_id(&pod.spec), cluster.profile_id(&pod.label_set));
     let claims = match cluster.devices.claims_of(pod) {
@@ -67,13 +67,17 @@ fn schedule_pod(cluster: &mut Cluster, pending: &PendingPod, unschedulable: &mut
     verdict
 }
 
-/// Reasons that do not depend on any node: scheduling gates, missing claims, the same host port twice.
+/// Reasons that do not depend on any node: scheduling gates, missing claims, no role at all, the same host port twice.
 fn diagnose_without_nodes(cluster: &Cluster, pod: &PodView, class: ClassId) -> Option<Diagnosis> {
     let rules = &cluster.classes[class];
     let gates = (!pod.gates.is_empty()).then(|| format!("scheduling is gated by {}", pod.gates.join(", ")));
-    let port_twice = rules.contradiction.clone().filter(|why| matches!(why, Contradiction::PortTwice { .. }));
-    let missing: Vec<String> = rules.spec.missing.iter().cloned().chain(gates).collect();
-    let prospect = match port_twice {
+    let contradiction = rules
+        .contradiction
+        .clone()
+        .filter(|why| matches!(why, Contradiction::PortTwice { .. } | Contradiction::NoRoles));
+    let no_role = rules.spec.roles.is_empty().then(|| "the pod may use no role of any node".to_owned());
+    let missing: Vec<String> = rules.spec.missing.iter().cloned().chain(gates).chain(no_role).collect();
+    let prospect = match contradiction {
         Some(why) => Prospect::Never(Impossibility::Contradiction(why)),
         None if missing.is_empty() => return None,
         None => Prospect::Later(Remedy::ObjectCreated),
@@ -97,8 +101,8 @@ fn assume_on_node(
     let ports = cluster.nodes[node].assign_automatic_ports(&cluster.classes[ids.0].spec).unwrap_or_default();
     let name = Arc::clone(&cluster.nodes[node].name);
     cluster.devices.assume(&pod.uid, &claims);
-    cluster.add_pod_to_node(Arc::clone(pod), ids, node, None, ports.clone());
-    Verdict::Place { node: name, ports, claims }
+    let id = cluster.add_pod_to_node(Arc::clone(pod), ids, node, None, ports.clone());
+    Verdict::Place { node: name, ports, shares: cluster.named_shares(id), claims }
 }
 
 /// No node fits: waits for victims that are terminating, selects victims, or says why neither helps.

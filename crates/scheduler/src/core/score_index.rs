@@ -9,6 +9,7 @@ use std::collections::BinaryHeap;
 
 use super::{
     cluster::{ClassId, Cluster, EXCLUDED, LogPosition, NodeId},
+    diagnose::FreedRoom,
     score,
     verdict::ScoringStrategy,
     view::HostPort,
@@ -205,20 +206,24 @@ impl Cluster {
     fn has_resources_and_ports(&self, class: ClassId, node: NodeId) -> bool {
         let (rules, info) = (&self.classes[class], &self.nodes[node]);
         let priority = rules.spec.priority;
-        let is_short =
-            |(resource, amount): &(usize, i64)| *amount > info.free(*resource) - info.reserved(*resource, priority);
-        if rules.requests.iter().any(is_short) {
+        let is_short = |(resource, amount): &(usize, i64)| match info.divides(*resource) {
+            true => *amount > self.available(class, node, *resource, FreedRoom::NONE),
+            false => *amount > info.free(*resource) - info.reserved(*resource, priority),
+        };
+        if !info.serves_roles(&rules.roles) || rules.requests.iter().any(is_short) {
             return false;
         }
         let (ports, automatic_ports) = (&rules.spec.ports, &rules.spec.automatic_ports);
         if ports.is_empty() && automatic_ports.is_empty() {
             return true;
         }
-        let Some(offer) = &info.offer else { return false };
+        let is_offered = |port: &HostPort| {
+            let mut offered = info.offered_explicit_ports(&rules.spec.roles);
+            offered.any(|ranges| ranges.contains(port.port))
+        };
         let is_free = |port: &HostPort| {
             info.port_holder(port, &[]).is_none() && info.nominated_port_holder(port, priority).is_none()
         };
-        ports.iter().all(|port| offer.explicit_ports.contains(port.port) && is_free(port))
-            && info.assign_automatic_ports(&rules.spec).is_ok()
+        ports.iter().all(|port| is_offered(port) && is_free(port)) && info.assign_automatic_ports(&rules.spec).is_ok()
     }
 }

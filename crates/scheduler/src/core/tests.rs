@@ -6,4 +6,5 @@ pub mod fixtures;
 mod preemption;
 mod properties;
 mod reference;
+mod roles;
 mod rules;

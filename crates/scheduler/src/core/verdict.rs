@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     devices::ClaimBinding,
     reason::Diagnosis,
-    view::{AssignedHostPort, PodKey, PodView},
+    view::{AssignedHostPort, PodKey, PodView, RoleShares},
 };
 
 /// A pod to schedule.
@@ -24,10 +24,12 @@ impl PendingPod {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Bind it to the node, with these host ports for its automatic ports and these devices for its ResourceClaims.
+    /// Bind it to the node, with these host ports for its automatic ports, these parts of pools of roles (none on nodes without pools)
+    /// and these devices for its ResourceClaims.
     Place {
         node: Arc<str>,
         ports: Vec<AssignedHostPort>,
+        shares: RoleShares,
         claims: Vec<ClaimBinding>,
     },
     /// Nominate it for the node and delete the victims. Without victims it only waits: enough pods are terminating.

@@ -81,10 +81,7 @@ impl Cluster {
         }
         let lower = self.lower_priority_pods_on(class, node);
         let is_enough = |(resource, requested): &(usize, i64)| {
-            let freed: i64 = lower.iter().map(|pod| self.requested_amount(self.pod_info(*pod).class, *resource)).sum();
-            let reserved = info.reserved(*resource, rules.spec.priority);
-            let freed = freed.saturating_add(info.ended_amount(*resource));
-            info.free(*resource).saturating_add(freed).saturating_sub(reserved) >= *requested
+            self.available(class, node, *resource, FreedRoom::without(&lower)) >= *requested
         };
         !lower.is_empty() && rules.requests.iter().all(is_enough)
     }

@@ -16,8 +16,10 @@ pub use mainstay_api::{
     matching::{Effect, Taint, Toleration},
     ports::{AssignedHostPort, HostPort, PortRanges},
     resources::ResourceList,
+    roles::{PodRoles, RoleShares},
 };
 
+use super::devices::extended::{ContainerRequests, ExtendedClaim};
 pub use super::{
     host_ports::{AutomaticPort, PortMapping},
     selector::{Labels, NodeTerm, Operator, PodSelector, Requirement, Selector},
@@ -64,6 +66,8 @@ pub struct PodView {
     pub started: Option<i64>,
     /// The host ports that its automatic ports got.
     pub assigned_ports: Vec<AssignedHostPort>,
+    /// What it was recorded to take of the pools of its node when it was bound.
+    pub role_shares: RoleShares,
     /// The value of the port mapping label, if it is unknown.
     pub unknown_port_mapping: Option<String>,
     /// The node that last refused it.
@@ -74,6 +78,14 @@ pub struct PodView {
     pub claims: Vec<String>,
     /// Its ResourceClaims, in its own namespace.
     pub resource_claims: Vec<PodClaim>,
+    /// The extended resources that its containers request.
+    pub extended_requests: Vec<ContainerRequests>,
+    /// All of these together, as the pod's requests count them.
+    pub extended_amounts: ResourceList,
+    /// Its status names a claim for some of them.
+    pub has_extended_claim: bool,
+    /// The claim for those of them that a DeviceClass stands for.
+    pub extended_claim: Option<Arc<ExtendedClaim>>,
     pub label_set: LabelSet,
     pub spec: SchedulingSpec,
 }
@@ -84,6 +96,21 @@ impl PodView {
         let mut rules = SchedulingRules::clone(&self.spec);
         rules.node.volumes = volumes;
         self.spec = SchedulingSpec::new(rules);
+        self
+    }
+
+    /// What this claim stands for is asked of devices, and everything else of the node.
+    pub fn with_extended_claim(mut self, claim: Option<Arc<ExtendedClaim>>) -> Self {
+        let mut rules = SchedulingRules::clone(&self.spec);
+        for (resource, amount) in &self.extended_amounts {
+            match claim.as_ref().is_some_and(|claim| claim.resources.contains(resource)) {
+                true => drop(rules.requests.remove(resource)),
+                false => drop(rules.requests.insert(resource.clone(), *amount)),
+            }
+        }
+        rules.claims_devices = !self.resource_claims.is_empty() || claim.is_some();
+        self.spec = SchedulingSpec::new(rules);
+        self.extended_claim = claim;
         self
     }
 
@@ -190,12 +217,14 @@ pub struct SchedulingRules {
     pub ports: Vec<HostPort>,
     pub automatic_ports: Vec<AutomaticPort>,
     pub port_mapping: PortMapping,
+    /// The roles whose pools it may use.
+    pub roles: PodRoles,
     pub node: NodeRules,
     pub pod_affinity: PodAffinityRules,
     pub spread: Vec<SpreadConstraint>,
     /// Objects that have to exist before it can be scheduled.
     pub missing: Vec<String>,
-    /// It has ResourceClaims.
+    /// It has ResourceClaims, or extended resources that devices stand for.
     pub claims_devices: bool,
 }
 
@@ -264,8 +293,22 @@ pub struct OfferView {
     pub automatic_ports: PortRanges,
     /// Taken or not.
     pub explicit_ports: PortRanges,
+    /// What each role has; none if nothing is reserved for roles.
+    pub pools: Vec<PoolView>,
     /// Pods bound at this version or before are subtracted already.
     pub seen: u64,
+}
+
+/// What a node offers to one role.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolView {
+    pub role: String,
+    pub capacity: ResourceList,
+    pub free: ResourceList,
+    /// Free ones only.
+    pub automatic_ports: PortRanges,
+    /// Taken or not.
+    pub explicit_ports: PortRanges,
 }
 
 /// A PodDisruptionBudget.

@@ -81,11 +81,13 @@ impl SchedulerState {
                     self.cluster.devices.remove_class(&name);
                 }
                 for Item { object, view } in items {
-                    self.cluster.devices.update_class(&object.name, view.spec);
+                    self.cluster.devices.update_class(&object.name, view.created(), view.spec);
                 }
                 self.mark_device_kind(WatchedKind::DeviceClasses, round);
             }
-            Delta::Updated(Item { object, view }) => self.cluster.devices.update_class(&object.name, view.spec),
+            Delta::Updated(Item { object, view }) => {
+                self.cluster.devices.update_class(&object.name, view.created(), view.spec);
+            }
             Delta::Deleted(object) => self.cluster.devices.remove_class(&object.name),
         }
     }

@@ -6,11 +6,13 @@
 //!
 //! * [`pods`](self::pods), [`nodes`](self::nodes), [`devices`](self::devices): apply events about pods, about nodes, offers,
 //!   budgets and namespaces, about ResourceClaims and the devices for them
+//! * [`device_bindings`](self::device_bindings): pods that wait for their devices before they are bound
 //! * [`schedule`](self::schedule): from verdicts to actions, and from their results to the cache
 //! * [`queueing_hints`](self::queueing_hints): which unschedulable pods an event may make schedulable
 //! * [`debug`](self::debug): the texts below `/debug`
 
 mod debug;
+mod device_bindings;
 mod devices;
 mod nodes;
 mod pods;
@@ -27,7 +29,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use self::queueing_hints::{ClusterChanges, EquivalenceClass};
+use self::{
+    device_bindings::WaitingBinding,
+    queueing_hints::{ClusterChanges, EquivalenceClass},
+};
 use crate::{
     bind::{BindRequest, BindResult},
     claim_writer::WrittenClaim,
@@ -84,6 +89,7 @@ const REQUIRED_KINDS: [WatchedKind; 7] = [
     WatchedKind::StorageClasses,
 ];
 
+#[expect(clippy::large_enum_variant, reason = "most events are of pods: a box would cost an allocation for each")]
 pub enum SchedulerEvent {
     Pods(Delta<PodView>),
     Nodes(Delta<NodeView>),
@@ -105,6 +111,10 @@ pub enum SchedulerEvent {
         results: Vec<BindResult>,
         claims: Vec<WrittenClaim>,
         took: Duration,
+    },
+    /// A ResourceClaim as it is after it was deallocated.
+    Deallocated {
+        claim: WrittenClaim,
     },
     /// `done`: all victims are deleted or terminating.
     PreemptionFinished {
@@ -130,7 +140,7 @@ pub enum Action {
     },
     WriteStatus(StatusUpdate),
     RecordEvent(PodEvent),
-    /// A claim of an unschedulable pod, which nobody else uses: fenced by its version.
+    /// Takes the devices from a claim that this pod used, or its reservation alone if others use it: fenced by its version.
     Deallocate {
         claim: ClaimKey,
         version: u64,
@@ -186,6 +196,10 @@ pub struct SchedulerState {
     pods_by_uid: HashMap<String, PodKey>,
     /// Waiting pods that use PersistentVolumeClaims.
     pods_with_claims: HashSet<PodKey>,
+    /// Waiting pods that request extended resources.
+    pods_with_extended: HashSet<PodKey>,
+    /// Pods that are bound once their devices are ready.
+    waiting_bindings: HashMap<PodKey, WaitingBinding>,
     /// The nodes that waiting pods are nominated for.
     nominations: HashMap<PodKey, String>,
     nodes: HashSet<String>,
@@ -225,6 +239,8 @@ impl SchedulerState {
             pods: HashMap::new(),
             pods_by_uid: HashMap::new(),
             pods_with_claims: HashSet::new(),
+            pods_with_extended: HashSet::new(),
+            waiting_bindings: HashMap::new(),
             nominations: HashMap::new(),
             nodes: HashSet::new(),
             budgets: BTreeSet::new(),
@@ -275,6 +291,7 @@ impl SchedulerState {
                 self.take_in_written_claims(claims);
                 self.apply_bind_results(&requests, results, took, now);
             }
+            SchedulerEvent::Deallocated { claim } => self.take_in_written_claims(vec![claim]),
             SchedulerEvent::PreemptionFinished { preemption, done } => self.apply_preemption_result(&preemption, done),
             SchedulerEvent::StatusWritten { update, done } => {
                 self.status_writes = self.status_writes.saturating_sub(1);
@@ -294,6 +311,8 @@ impl SchedulerState {
                 self.activate(&pod, now);
             }
         }
+        self.resolve_waiting_bindings(now);
+        self.update_extended_pods(now);
         self.apply_queueing_hints(now);
         if self.has_synced() {
             while self.batches < MAX_BATCHES_IN_FLIGHT && self.schedule_batch(now) {}
@@ -323,10 +342,19 @@ impl SchedulerState {
         let status_queue = self.status_queue.next_due().filter(|_| self.status_writes < MAX_STATUS_WRITES);
         let unreported = (!self.unreported.is_empty()).then(|| self.started + self.settings.offer_ttl);
         let ended = self.age_ended_pods_at;
-        [queue, status_queue, unreported, ended, self.offers.next_expiry(), Some(self.reconciler.next_deadline())]
-            .into_iter()
-            .flatten()
-            .min()
+        let devices = self.next_binding_deadline();
+        [
+            queue,
+            status_queue,
+            unreported,
+            ended,
+            devices,
+            self.offers.next_expiry(),
+            Some(self.reconciler.next_deadline()),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Asks for all objects to be listed again and compared with the cache.

@@ -57,7 +57,7 @@ impl SchedulerState {
         {
             return;
         }
-        let pod = self.with_volumes(pod);
+        let pod = self.with_volumes(self.with_device_classes(pod));
         self.pods_by_uid.insert(pod.uid.clone(), key.clone());
         match self.pods.get_mut(&key) {
             Some(cached) => {
@@ -90,6 +90,7 @@ impl SchedulerState {
         let node = self.cluster.node_of_pod(key).map(str::to_owned);
         self.cluster.remove_pod(key);
         self.changes.devices |= self.cluster.devices.forget_pod(&cached.view.uid);
+        self.waiting_bindings.remove(key);
         self.dequeue(key);
         if let Some(node) = node.or_else(|| cached.view.nominated_node.clone()) {
             self.changes.add_node(&node, false);
@@ -97,7 +98,7 @@ impl SchedulerState {
         }
     }
 
-    fn enqueue(&mut self, pod: &Arc<PodView>, now: Instant) {
+    pub(super) fn enqueue(&mut self, pod: &Arc<PodView>, now: Instant) {
         let class = EquivalenceClass::from(&**pod);
         if self.class_samples.len() > 2 * self.queue.len() + SPARE_CLASSES {
             let waiting = self.pods.values().filter(|cached| self.queue.contains(&cached.view.key));
@@ -109,6 +110,11 @@ impl SchedulerState {
         } else {
             self.pods_with_claims.insert(pod.key.clone());
         }
+        if pod.extended_requests.is_empty() {
+            self.pods_with_extended.remove(&pod.key);
+        } else {
+            self.pods_with_extended.insert(pod.key.clone());
+        }
         if let Some(node) = &pod.nominated_node {
             self.nominations.insert(pod.key.clone(), node.clone());
         }
@@ -118,6 +124,7 @@ impl SchedulerState {
 
     fn dequeue(&mut self, key: &PodKey) {
         self.pods_with_claims.remove(key);
+        self.pods_with_extended.remove(key);
         self.nominations.remove(key);
         self.status_queue.remove(key);
         if self.queue.remove(key) && self.queue.is_empty() {

@@ -5,7 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mainstay_api::ports::{AssignedHostPort, host_port_annotations};
+use mainstay_api::{
+    ports::{AssignedHostPort, host_port_annotations},
+    wellknown::mainstay::ROLE_RESOURCES,
+};
 use mainstay_events::EventNote;
 
 use super::{Action, AssumedBinding, BATCH, SchedulerState};
@@ -44,8 +47,11 @@ impl SchedulerState {
         let (mut requests, mut with_claims) = (Vec::new(), Vec::new());
         for (PendingPod { pod, .. }, verdict) in batch.into_iter().zip(verdicts) {
             match verdict {
-                Verdict::Place { node, ports, claims } => {
-                    let request = BindRequest { claims, ..self.place(&pod, &node, &ports) };
+                Verdict::Place { node, ports, shares, claims } => {
+                    let mut request = BindRequest { claims, ..self.place(&pod, &node, &ports) };
+                    if !shares.is_empty() {
+                        request.annotations.insert(ROLE_RESOURCES.to_owned(), shares.text());
+                    }
                     if request.claims.is_empty() { requests.push(request) } else { with_claims.push(request) }
                 }
                 Verdict::Preempt { node, victims, diagnosis } => {
@@ -166,8 +172,11 @@ impl SchedulerState {
                         self.cluster.confirm(&request.pod, version);
                     }
                     self.pods_with_claims.remove(&request.pod);
+                    self.pods_with_extended.remove(&request.pod);
                     self.queue.remove(&request.pod);
                 }
+                BindResult::Waiting { .. } if cached.as_ref().is_none_or(|cached| cached.assumed.is_none()) => {}
+                BindResult::Waiting { allocated_for } => self.await_devices(request, allocated_for, now),
                 BindResult::Refused { message } | BindResult::Failed { message } if cached.is_none() => {
                     tracing::debug!(pod = %request.pod, uid = request.uid, message, "pod was deleted before it was bound");
                 }
@@ -192,7 +201,7 @@ impl SchedulerState {
     }
 
     /// Forgets an assumed binding, unless the watch has shown meanwhile where the pod is.
-    fn undo_binding(&mut self, pod: &PodKey, now: Instant) {
+    pub(super) fn undo_binding(&mut self, pod: &PodKey, now: Instant) {
         let Some(cached) = self.pods.get_mut(pod) else { return };
         if let Some(assumed) = cached.assumed.take() {
             self.cluster.forget(pod);
@@ -218,7 +227,9 @@ fn claim_elsewhere() -> Reason {
 fn decline_reason(reason: &Reason) -> Option<DeclineReason> {
     Some(match reason {
         Reason::NotOffering => return None,
-        Reason::NotReady | Reason::Unschedulable | Reason::Taint { .. } | Reason::NodeAffinity => DeclineReason::Node,
+        Reason::NotReady | Reason::Unschedulable | Reason::Taint { .. } | Reason::NodeAffinity | Reason::NoPool => {
+            DeclineReason::Node
+        }
         Reason::Refused => DeclineReason::Refused,
         Reason::Ports | Reason::AutomaticPorts => DeclineReason::Ports,
         Reason::TooManyPods | Reason::Insufficient { .. } => DeclineReason::Resources,

@@ -577,3 +577,183 @@ fn debug_shows_the_queue_and_the_pods_on_nodes() {
     scheduler.offer("a", "8");
     assert_eq!(scheduler.placed().len(), 2);
 }
+
+/// A node with a device that has to be attached, and a claim for it.
+fn with_remote_device() -> TestScheduler {
+    let mut scheduler = TestScheduler::with_nodes(&[("n1", "4")]);
+    let pool = json!({ "name": "n1", "generation": 1, "resourceSliceCount": 1 });
+    let devices = json!([{ "name": "far", "bindingConditions": ["Attached"], "bindingFailureConditions": ["Broken"] }]);
+    let slice = json!({ "metadata": { "name": "s", "resourceVersion": "2" },
+                        "spec": { "driver": "d", "nodeName": "n1", "pool": pool, "devices": devices } });
+    let class = json!({ "metadata": { "name": "gpu", "resourceVersion": "2" }, "spec": { "extendedResourceName": "example.com/gpu" } });
+    let one = |items| Delta::Replaced { items, version: 2, round: 0 };
+    scheduler.apply(SchedulerEvent::ResourceClaims(nothing()));
+    scheduler.apply(SchedulerEvent::DeviceTaintRules(nothing()));
+    scheduler.apply(SchedulerEvent::ResourceSlices(Delta::Replaced {
+        items: vec![item(&slice)],
+        version: 2,
+        round: 0,
+    }));
+    scheduler.apply(SchedulerEvent::DeviceClasses(one(vec![item(&class)])));
+    scheduler
+}
+
+impl TestScheduler {
+    /// The claim `x` as the API has it after it was reserved, with these conditions of its device.
+    fn written_claim(&mut self, request: &BindRequest, conditions: &[(&str, &str)]) -> WrittenClaim {
+        let version = self.next();
+        let conditions: Vec<Value> = conditions
+            .iter()
+            .map(|(kind, status)| {
+                json!({ "type": kind, "status": status, "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" })
+            })
+            .collect();
+        let binding = &request.claims[0];
+        let claim = json!({
+            "metadata": { "name": binding.claim.name, "namespace": "ns", "uid": "x-uid", "resourceVersion": version.to_string() },
+            "spec": { "devices": { "requests": [{ "name": "r", "exactly": { "deviceClassName": "gpu" } }] } },
+            "status": {
+                "allocation": &*binding.allocation,
+                "reservedFor": [{ "resource": "pods", "name": request.pod.name, "uid": request.uid }],
+                "devices": [{ "driver": "d", "pool": "n1", "device": "far", "conditions": conditions }],
+            },
+        });
+        WrittenClaim { key: binding.claim.clone(), view: serde_json::from_value(claim).unwrap() }
+    }
+
+    /// Schedules a pod with the claim `x`, which is then reserved and waits for its device.
+    fn wait_for_device(&mut self) -> BindRequest {
+        let claim = json!({
+            "metadata": { "name": "x", "namespace": "ns", "uid": "x-uid", "resourceVersion": "3" },
+            "spec": { "devices": { "requests": [{ "name": "r", "exactly": { "deviceClassName": "gpu" } }] } },
+        });
+        self.apply(SchedulerEvent::ResourceClaims(Delta::Updated(item(&claim))));
+        self.pod("p", json!({ "resourceClaims": [{ "name": "own", "resourceClaimName": "x" }] }));
+        let actions = self.schedule();
+        let [Action::Bind(requests)] = &actions[..] else { panic!("{actions:?}") };
+        let request = requests[0].clone();
+        let (claim, results) =
+            (self.written_claim(&request, &[]), vec![BindResult::Waiting { allocated_for: 10 * SECOND }]);
+        let requests = requests.clone();
+        self.apply(SchedulerEvent::BindFinished { requests, results, claims: vec![claim], took: Duration::ZERO });
+        request
+    }
+
+    fn update_claim(&mut self, request: &BindRequest, conditions: &[(&str, &str)]) {
+        let WrittenClaim { key, view } = self.written_claim(request, conditions);
+        let object =
+            ObjectRef { namespace: key.namespace, name: key.name, uid: "x-uid".to_owned(), version: view.version };
+        self.apply(SchedulerEvent::ResourceClaims(Delta::Updated(Item { object, view })));
+    }
+}
+
+#[test]
+fn a_pod_is_bound_when_its_device_is_ready() {
+    let mut scheduler = with_remote_device();
+    let request = scheduler.wait_for_device();
+    let actions = scheduler.schedule();
+    let events = actions.iter().filter(
+        |action| matches!(action, Action::RecordEvent(event) if event.note.reason == "BindingConditionsPending"),
+    );
+    assert_eq!(events.count(), 1, "{actions:?}");
+    assert_eq!(scheduler.placed(), [], "it waits");
+    scheduler.update_claim(&request, &[("Attached", "False")]);
+    assert_eq!(scheduler.placed(), []);
+    scheduler.update_claim(&request, &[("Attached", "True")]);
+    assert_eq!(scheduler.bind(), pairs(&[("p", "n1")]));
+    assert_eq!(scheduler.placed(), [], "once");
+}
+
+#[test]
+fn a_device_that_failed_or_came_too_late_is_given_back_and_the_pod_scheduled_again() {
+    for fails in [true, false] {
+        let mut scheduler = with_remote_device();
+        let request = scheduler.wait_for_device();
+        scheduler.schedule();
+        if fails {
+            scheduler.update_claim(&request, &[("Attached", "True"), ("Broken", "True")]);
+        } else {
+            assert!(scheduler.state.next_deadline(scheduler.now).is_some_and(|at| at <= scheduler.now + 590 * SECOND));
+            scheduler.pass(589 * SECOND);
+            assert!(!scheduler.schedule().iter().any(|action| matches!(action, Action::Deallocate { .. })), "not yet");
+            scheduler.pass(2 * SECOND);
+        }
+        let actions = scheduler.schedule();
+        let given_back: Vec<_> = actions
+            .iter()
+            .filter_map(|action| {
+                if let Action::Deallocate { claim, pod_uid, .. } = action {
+                    Some((claim.name.as_str(), pod_uid.as_str()))
+                } else {
+                    None
+                }
+            })
+            .collect();
+        assert_eq!(given_back, [("x", "uid-p")], "{actions:?}");
+        let version = scheduler.next();
+        let free = json!({ "metadata": { "uid": "x-uid", "resourceVersion": version.to_string() },
+                           "spec": { "devices": { "requests": [{ "name": "r", "exactly": { "deviceClassName": "gpu" } }] } } });
+        let claim = WrittenClaim { key: ClaimKey::new("ns", "x"), view: serde_json::from_value(free).unwrap() };
+        scheduler.apply(SchedulerEvent::Deallocated { claim });
+        scheduler.pass(2 * SECOND);
+        assert_eq!(scheduler.bind(), pairs(&[("p", "n1")]), "it is scheduled again");
+    }
+}
+
+#[test]
+fn a_pod_that_waits_for_its_device_and_is_deleted_is_forgotten() {
+    let mut scheduler = with_remote_device();
+    let request = scheduler.wait_for_device();
+    scheduler.delete_pod("p");
+    scheduler.update_claim(&request, &[("Attached", "True")]);
+    assert_eq!(scheduler.placed(), []);
+    assert!(scheduler.state.waiting_bindings.is_empty());
+}
+
+#[test]
+fn extended_resources_become_claims_where_a_class_has_their_name_and_no_node_has_them() {
+    let mut scheduler = with_remote_device();
+    let container = json!({ "name": "c", "resources": { "requests": { "cpu": "1", "example.com/gpu": "1" } } });
+    scheduler.pod("p", json!({ "containers": [container] }));
+    let actions = scheduler.schedule();
+    let Some(Action::Bind(requests)) = actions.iter().find(|action| matches!(action, Action::Bind(_))) else {
+        panic!("{actions:?}")
+    };
+    let binding = &requests[0].claims[0];
+    let extended = binding.extended.as_ref().expect("a claim of its own");
+    assert!(binding.claim.name.starts_with("p-extended-resources-") && binding.uid.is_empty());
+    assert_eq!(extended.mappings[0].request_name, "container-0-request-1");
+
+    // A class that comes later makes a pod schedulable.
+    let container = json!({ "name": "c", "resources": { "requests": { "example.com/tpu": "1" } } });
+    let mut scheduler = with_remote_device();
+    scheduler.pod("q", json!({ "containers": [container] }));
+    assert_eq!(scheduler.placed(), []);
+    let class = json!({ "metadata": { "name": "tpu", "resourceVersion": "9" }, "spec": { "extendedResourceName": "example.com/tpu" } });
+    scheduler.apply(SchedulerEvent::DeviceClasses(Delta::Updated(item(&class))));
+    assert_eq!(scheduler.placed(), pairs(&[("q", "n1")]));
+
+    // What a node has itself is asked of nodes, unless a claim was made before.
+    let mut scheduler = with_remote_device();
+    let allocatable = json!({ "cpu": "8", "memory": "8Gi", "pods": "110", "example.com/gpu": "1" });
+    let version = scheduler.next();
+    let node = json!({
+        "metadata": { "name": "n1", "resourceVersion": version.to_string() },
+        "status": { "allocatable": allocatable, "conditions": [{ "type": "Ready", "status": "True" }] },
+    });
+    scheduler.apply(SchedulerEvent::Nodes(Delta::Updated(item(&node))));
+    let observed = scheduler.version;
+    scheduler.offer_of("n1", allocatable, observed);
+    let container = json!({ "name": "c", "resources": { "requests": { "example.com/gpu": "1" } } });
+    let mapping =
+        json!({ "containerName": "c", "resourceName": "example.com/gpu", "requestName": "container-0-request-0" });
+    let claimed = json!({ "extendedResourceClaimStatus": { "resourceClaimName": "x", "requestMappings": [mapping] } });
+    scheduler.pod("fresh", json!({ "containers": [container] }));
+    scheduler.pod_with("claimed", json!({}), json!({ "containers": [container] }), claimed);
+    let actions = scheduler.schedule();
+    let requests =
+        actions.iter().filter_map(|action| if let Action::Bind(requests) = action { Some(requests) } else { None });
+    let mut claims: Vec<_> = requests.flatten().map(|own| (own.pod.name.as_str(), own.claims.len())).collect();
+    claims.sort_unstable();
+    assert_eq!(claims, [("claimed", 1), ("fresh", 0)]);
+}

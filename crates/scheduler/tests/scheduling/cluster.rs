@@ -19,11 +19,14 @@ use mainstay_api::{
     wellknown::{mainstay::RENEWED_OFFER, namespace::NODE_LEASES},
 };
 use mainstay_scheduler::{DebugReply, Handle, Metrics, Settings, metrics::Registry};
+use mainstay_server::SCHEDULER_USER;
 use mainstay_testing::TestApi;
+use mainstay_testing::rights::{self, RightsRecorder};
 pub use mainstay_testing::until;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tracing_subscriber::prelude::*;
 
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -41,10 +44,13 @@ impl Cluster {
     }
 
     pub async fn with(settings: Settings) -> Self {
-        let api = TestApi::start(&["default", NODE_LEASES]).await;
+        let log = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
+        let shown = tracing_subscriber::fmt::layer().with_test_writer().with_filter(log);
+        let _ = tracing_subscriber::registry().with(shown).with(RightsRecorder).try_init();
+        let api = TestApi::start(&["default", "kube-system", NODE_LEASES]).await.with_roles().await;
         let mut registry = Registry::default();
         let (metrics, handle) = (Metrics::register(&mut registry), Handle::default());
-        let (own, stop) = (api.client("scheduler"), api.stop.clone());
+        let (own, stop) = (api.user_client(SCHEDULER_USER), api.stop.clone());
         let scheduler = tokio::spawn(mainstay_scheduler::run(own, settings, metrics, handle.clone(), stop));
         Self { client: api.client("test"), handle, registry: Arc::new(registry), stop: api.stop, scheduler }
     }
@@ -53,6 +59,8 @@ impl Cluster {
     pub async fn stop(self) {
         self.stop.cancel();
         tokio::time::timeout(TIMEOUT, self.scheduler).await.expect("the scheduler stops").expect("without panic");
+        let lacking = rights::lacking();
+        assert!(lacking.is_empty(), "rights that the scheduler lacks: {lacking:?}");
     }
 
     pub fn nodes(&self) -> Api<Node> {

@@ -54,7 +54,7 @@ async fn state(cluster: &Cluster, claim: &str) -> (Option<String>, Vec<String>) 
 }
 
 #[tokio::test]
-async fn a_claim_is_allocated_and_reserved_before_its_pods_are_bound() {
+pub async fn a_claim_is_allocated_and_reserved_before_its_pods_are_bound() {
     let cluster = Cluster::start().await;
     class(&cluster).await;
     cluster.node("n1", "4").await;
@@ -75,7 +75,7 @@ async fn a_claim_is_allocated_and_reserved_before_its_pods_are_bound() {
 }
 
 #[tokio::test]
-async fn two_pods_compete_for_one_device_and_the_second_gets_it_when_it_is_free() {
+pub async fn two_pods_compete_for_one_device_and_the_second_gets_it_when_it_is_free() {
     let cluster = Cluster::start().await;
     class(&cluster).await;
     cluster.node("n1", "4").await;
@@ -106,7 +106,7 @@ async fn two_pods_compete_for_one_device_and_the_second_gets_it_when_it_is_free(
 }
 
 #[tokio::test]
-async fn a_pod_waits_for_its_claim_and_a_claim_on_a_lost_node_is_given_up() {
+pub async fn a_pod_waits_for_its_claim_and_a_claim_on_a_lost_node_is_given_up() {
     let cluster = Cluster::start().await;
     class(&cluster).await;
     cluster.node("n1", "4").await;
@@ -142,7 +142,7 @@ async fn a_pod_waits_for_its_claim_and_a_claim_on_a_lost_node_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_claim_that_is_being_deleted_is_not_given_to_new_pods() {
+pub async fn a_claim_that_is_being_deleted_is_not_given_to_new_pods() {
     let cluster = Cluster::start().await;
     class(&cluster).await;
     cluster.node("n1", "4").await;
@@ -153,5 +153,71 @@ async fn a_claim_that_is_being_deleted_is_not_given_to_new_pods() {
     claims(&cluster).delete("x", &DeleteParams::default()).await.expect("delete the claim");
     cluster.pod("b", using("x")).await;
     cluster.wait_until_unschedulable("b", r#"resourceclaim "x" is being deleted"#).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+pub async fn a_pod_is_bound_when_the_driver_says_that_its_device_is_attached() {
+    let cluster = Cluster::start().await;
+    class(&cluster).await;
+    cluster.node("n1", "4").await;
+    let device = json!({ "name": "far", "bindsToNode": true, "bindingConditions": ["Attached"],
+                         "bindingFailureConditions": ["Broken"] });
+    let slice = json!({
+        "metadata": { "name": "fabric" },
+        "spec": { "driver": "gpu.example.com", "allNodes": true, "devices": [device],
+                  "pool": { "name": "fabric", "generation": 1, "resourceSliceCount": 1 } },
+    });
+    let slices: Api<ResourceSlice> = Api::all(cluster.client.clone());
+    slices.create(&PostParams::default(), &serde_json::from_value(slice).unwrap()).await.expect("create a slice");
+    claim(&cluster, "x").await;
+    cluster.pod("a", using("x")).await;
+    until("an event says that it waits", async || !cluster.events("BindingConditionsPending").await.is_empty()).await;
+    assert_eq!(state(&cluster, "x").await, (Some("far".to_owned()), vec!["a".to_owned()]));
+    let report = async |kind: &str| {
+        let condition = json!({ "type": kind, "status": "True", "reason": "Fabric", "message": "",
+                                "lastTransitionTime": "2026-01-01T00:00:00Z" });
+        let device =
+            json!({ "driver": "gpu.example.com", "pool": "fabric", "device": "far", "conditions": [condition] });
+        let status = json!({ "status": { "devices": [device] } });
+        claims(&cluster).patch_status("x", &PatchParams::default(), &Patch::Merge(status)).await.expect("report");
+    };
+    // It fails: the claim is given back, allocated anew and waited for anew.
+    let first = claims(&cluster).get("x").await.unwrap().status.unwrap().allocation.unwrap().allocation_timestamp;
+    assert!(first.is_some(), "since when it is allocated");
+    // Giving it back takes away what the driver reported.
+    report("Broken").await;
+    until("the claim is allocated anew", async || {
+        let status = claims(&cluster).get("x").await.unwrap().status.unwrap_or_default();
+        status.devices.is_none() && status.allocation.is_some_and(|own| own.allocation_timestamp >= first)
+    })
+    .await;
+    report("Attached").await;
+    assert_eq!(cluster.placed("a").await, "n1");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+pub async fn an_extended_resource_of_a_class_is_claimed_for_the_pod() {
+    let cluster = Cluster::start().await;
+    let class = json!({ "metadata": { "name": "gpu" }, "spec": { "extendedResourceName": "example.com/gpu" } });
+    let classes: Api<DeviceClass> = Api::all(cluster.client.clone());
+    classes.create(&PostParams::default(), &serde_json::from_value(class).unwrap()).await.expect("create a class");
+    cluster.node("n1", "4").await;
+    devices(&cluster, "n1", &["gpu-0", "gpu-1"]).await;
+    let limits = |count: u32| json!({ "containers": [{ "name": "c", "image": "i", "resources": { "limits": { "example.com/gpu": count.to_string() } } }] });
+    cluster.pod("a", limits(2)).await;
+    assert_eq!(cluster.placed("a").await, "n1");
+    let pod = cluster.pods().get("a").await.unwrap();
+    let named = pod.status.and_then(|status| status.extended_resource_claim_status).expect("named in the status");
+    assert_eq!(named.request_mappings[0].container_name, "c");
+    assert_eq!(named.request_mappings[0].resource_name, "example.com/gpu");
+    assert_eq!(named.request_mappings[0].request_name, "container-0-request-0");
+    let claim = claims(&cluster).get(&named.resource_claim_name).await.expect("the claim");
+    assert_eq!(claim.metadata.owner_references.unwrap()[0].uid, pod.metadata.uid.unwrap());
+    let status = claim.status.unwrap();
+    assert_eq!(status.allocation.unwrap().devices.unwrap().results.unwrap().len(), 2);
+    cluster.pod("b", limits(1)).await;
+    cluster.wait_until_unschedulable("b", "cannot allocate all claims").await;
     cluster.stop().await;
 }

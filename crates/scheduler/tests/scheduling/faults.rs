@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::cluster::{Cluster, cpu, until};
 
 #[tokio::test]
-async fn a_silent_node_gets_no_pods_and_its_offer_is_deleted() {
+pub async fn a_silent_node_gets_no_pods_and_its_offer_is_deleted() {
     let cluster = Cluster::start().await;
     cluster.node("a", "4").await;
     cluster.offer("a", "4", 1).await;
@@ -22,7 +22,7 @@ async fn a_silent_node_gets_no_pods_and_its_offer_is_deleted() {
 }
 
 #[tokio::test]
-async fn heartbeats_keep_an_offer_that_is_not_written_again() {
+pub async fn heartbeats_keep_an_offer_that_is_not_written_again() {
     let cluster = Cluster::start().await;
     cluster.node("a", "4").await;
     cluster.offer("a", "4", 2).await;
@@ -38,7 +38,7 @@ async fn heartbeats_keep_an_offer_that_is_not_written_again() {
 }
 
 #[tokio::test]
-async fn two_hundred_unschedulable_pods_delay_no_other() {
+pub async fn two_hundred_unschedulable_pods_delay_no_other() {
     let cluster = Cluster::start().await;
     cluster.node("a", "4").await;
     futures::future::join_all((0..200).map(|n| {
@@ -59,7 +59,7 @@ async fn two_hundred_unschedulable_pods_delay_no_other() {
 }
 
 #[tokio::test]
-async fn a_reconciliation_runs_when_requested() {
+pub async fn a_reconciliation_runs_when_requested() {
     let reconcile = ReconcileSettings { cooldown: Duration::ZERO, ..ReconcileSettings::default() };
     let cluster = Cluster::with(Settings { reconcile, ..Settings::default() }).await;
     cluster.node("a", "4").await;
@@ -82,7 +82,7 @@ async fn a_reconciliation_runs_when_requested() {
 }
 
 #[tokio::test]
-async fn nodes_have_to_offer_again_when_their_offers_are_deleted() {
+pub async fn nodes_have_to_offer_again_when_their_offers_are_deleted() {
     let cluster = Cluster::start().await;
     cluster.node("a", "4").await;
     cluster.node("b", "4").await;
@@ -99,7 +99,7 @@ async fn nodes_have_to_offer_again_when_their_offers_are_deleted() {
 }
 
 #[tokio::test]
-async fn debug_is_unavailable_once_the_scheduler_stopped() {
+pub async fn debug_is_unavailable_once_the_scheduler_stopped() {
     let cluster = Cluster::start().await;
     until("it runs", async || matches!(cluster.handle.debug("registry/tasks").await, DebugReply::Text(_))).await;
     let handle = cluster.handle.clone();

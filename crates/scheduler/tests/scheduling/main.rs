@@ -3,4 +3,5 @@
 mod cluster;
 mod devices;
 mod faults;
+mod least_rights;
 mod pods;

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::cluster::{Cluster, cpu, until};
 
 #[tokio::test]
-async fn pods_are_spread_over_nodes_with_events() {
+pub async fn pods_are_spread_over_nodes_with_events() {
     let cluster = Cluster::start().await;
     cluster.node("a", "8").await;
     cluster.node("b", "8").await;
@@ -47,7 +47,7 @@ fn without_retries() -> Settings {
 }
 
 #[tokio::test]
-async fn an_unschedulable_pod_says_why_and_is_bound_as_soon_as_resources_are_free() {
+pub async fn an_unschedulable_pod_says_why_and_is_bound_as_soon_as_resources_are_free() {
     let cluster = Cluster::with(without_retries()).await;
     cluster.pod("early", cpu("900m")).await;
     let (reason, message) = {
@@ -72,7 +72,7 @@ async fn an_unschedulable_pod_says_why_and_is_bound_as_soon_as_resources_are_fre
 }
 
 #[tokio::test]
-async fn resources_are_never_given_twice() {
+pub async fn resources_are_never_given_twice() {
     let cluster = Cluster::start().await;
     cluster.node("a", "1").await;
     let many = (0..10).map(|n| {
@@ -97,7 +97,7 @@ async fn resources_are_never_given_twice() {
 }
 
 #[tokio::test]
-async fn pods_are_bound_as_soon_as_labels_match_and_nodes_are_uncordoned() {
+pub async fn pods_are_bound_as_soon_as_labels_match_and_nodes_are_uncordoned() {
     let cluster = Cluster::with(without_retries()).await;
     cluster.node("a", "4").await;
     cluster.pod("picky", json!({ "nodeSelector": { "disk": "ssd" } })).await;
@@ -115,7 +115,7 @@ async fn pods_are_bound_as_soon_as_labels_match_and_nodes_are_uncordoned() {
 }
 
 #[tokio::test]
-async fn gated_pods_are_scheduled_when_the_gate_is_removed() {
+pub async fn gated_pods_are_scheduled_when_the_gate_is_removed() {
     let cluster = Cluster::start().await;
     cluster.node("a", "4").await;
     cluster.pod("gated", json!({ "schedulingGates": [{ "name": "wait" }] })).await;
@@ -131,7 +131,7 @@ async fn gated_pods_are_scheduled_when_the_gate_is_removed() {
 }
 
 #[tokio::test]
-async fn automatic_ports_are_assigned_where_pods_have_no_addresses() {
+pub async fn automatic_ports_are_assigned_where_pods_have_no_addresses() {
     let cluster = Cluster::start().await;
     cluster.node("a", "4").await;
     let by_port = Patch::Merge(json!({ "metadata": { "annotations": { "mainstay.dev/endpoints": "host-port" } } }));
@@ -154,7 +154,7 @@ async fn automatic_ports_are_assigned_where_pods_have_no_addresses() {
 }
 
 #[tokio::test]
-async fn automatic_host_ports_are_assigned_and_annotated() {
+pub async fn automatic_host_ports_are_assigned_and_annotated() {
     let cluster = Cluster::start().await;
     cluster.node("a", "4").await;
     let label = json!({ "labels": { "k8s.mesosphere.io/portMapping": "wildcard" } });
@@ -179,7 +179,7 @@ async fn automatic_host_ports_are_assigned_and_annotated() {
 }
 
 #[tokio::test]
-async fn a_pod_of_higher_priority_preempts_one_of_lower() {
+pub async fn a_pod_of_higher_priority_preempts_one_of_lower() {
     let cluster = Cluster::start().await;
     cluster.node("a", "1").await;
     cluster.pod("low", cpu("1")).await;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{CountsId, FilterId, SelectionId, TermId};
+use super::{CountsId, FilterId, RoleId, SelectionId, TermId};
 use crate::core::{
     contradiction::find_contradiction,
     reason::Contradiction,
@@ -14,6 +14,8 @@ pub struct PodClass {
     pub spec: SchedulingSpec,
     /// By resource id.
     pub requests: Vec<(usize, i64)>,
+    /// The roles whose pools its pods may use, in their order.
+    pub roles: Vec<RoleId>,
     pub filter: FilterId,
     /// Affinity terms of its own that constrain pods scheduled later.
     pub own_terms: Vec<TermId>,
@@ -32,11 +34,12 @@ pub struct PodClass {
 }
 
 impl PodClass {
-    pub fn new(spec: SchedulingSpec, requests: Vec<(usize, i64)>, filter: FilterId) -> Self {
+    pub fn new(spec: SchedulingSpec, requests: Vec<(usize, i64)>, roles: Vec<RoleId>, filter: FilterId) -> Self {
         let contradiction = find_contradiction(&spec);
         Self {
             spec,
             requests,
+            roles,
             filter,
             own_terms: vec![],
             affinity: vec![],

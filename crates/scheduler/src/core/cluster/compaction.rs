@@ -27,7 +27,8 @@ impl Cluster {
 
     /// The same cluster, compiled anew.
     pub(in crate::core) fn rebuilt(self) -> Self {
-        let mut fresh = Self { namespaces: self.namespaces, budgets: self.budgets, ..Self::default() };
+        let mut fresh =
+            Self { namespaces: self.namespaces, budgets: self.budgets, devices: self.devices, ..Self::default() };
         let names: Vec<_> = self.nodes.iter().map(|node| node.name.clone()).collect();
         let mut nominations = vec![];
         for NodeInfo { name, node, offer, nominated_pods, .. } in self.nodes {

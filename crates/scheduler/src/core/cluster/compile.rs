@@ -18,7 +18,8 @@ impl Cluster {
             return known;
         }
         let requests = spec.requests.iter().map(|(name, amount)| (self.resources.id(name), *amount)).collect();
-        let mut class = PodClass::new(spec.clone(), requests, self.filter_id(&spec.node));
+        let roles = spec.roles.names().iter().map(|role| self.roles.id(role)).collect();
+        let mut class = PodClass::new(spec.clone(), requests, roles, self.filter_id(&spec.node));
         self.compile_affinity(&mut class, spec);
         self.compile_spread(&mut class, spec);
         let id = self.classes.len();

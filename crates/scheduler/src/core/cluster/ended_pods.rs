@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::{Cluster, NodeInfo, PodId};
+use super::{Cluster, NodeInfo, PodId, PoolShare};
 
 /// Dropped when aged so often without being shown by an offer.
 const OLDEST: u8 = 2;
@@ -15,6 +15,8 @@ const OLDEST: u8 = 2;
 #[derive(Clone, Debug)]
 pub struct EndedPod {
     requests: Vec<(usize, i64)>,
+    /// What it took of pools.
+    pub shares: Vec<PoolShare>,
     /// What the node will offer, by resource, when this pod and those before it are gone.
     expected: Vec<(usize, i64)>,
     age: u8,
@@ -37,9 +39,9 @@ impl NodeInfo {
 impl Cluster {
     /// Removes a pod that ended. If the offer counts it, its resources are remembered as about to be free.
     pub(super) fn end_pod(&mut self, id: PodId) {
-        let (node, class, subtracted) = {
+        let (node, class, subtracted, shares) = {
             let pod = self.pod_info(id);
-            (pod.node, pod.class, pod.subtracted)
+            (pod.node, pod.class, pod.subtracted, pod.shares.clone())
         };
         if !subtracted && let Some(offer) = &self.nodes[node].offer {
             let offered = self.resources.by_id(&offer.free);
@@ -50,7 +52,7 @@ impl Cluster {
                 (*resource, offered.saturating_add(info.ended_amount(*resource)).saturating_add(*amount))
             };
             let expected = requests.iter().map(expect).collect();
-            info.ended_pods.push(EndedPod { requests, expected, age: 0 });
+            info.ended_pods.push(EndedPod { requests, shares, expected, age: 0 });
         }
         self.remove_pod_by_id(id);
     }

@@ -14,6 +14,7 @@ mod node_info;
 mod nominator;
 mod pod_counts;
 mod pods;
+mod role_pools;
 mod topology;
 mod updates;
 
@@ -25,16 +26,20 @@ use std::{
 pub(super) use change_log::{ChangeLog, LogPosition};
 use class::FingerprintMap;
 pub(super) use class::{CompiledSpread, EXCLUDED, NodeFilter, PodClass};
-use mainstay_api::resources::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS};
+use mainstay_api::{
+    resources::{CPU, EPHEMERAL_STORAGE, MEMORY, PODS},
+    roles::ANY_ROLE,
+};
 pub(super) use node_info::NodeInfo;
 pub(super) use pods::PodInfo;
 use pods::PodTable;
+pub(super) use role_pools::{PoolInfo, PoolShare};
 pub(super) use topology::{LabelProfile, TermKind, Topology};
 
 use super::{
     devices::DeviceCatalog,
     score_index::ScoreIndexes,
-    view::{AssignedHostPort, BudgetView, NamespaceLabels, NodeView, OfferView, PodKey, PodView},
+    view::{AssignedHostPort, BudgetView, NamespaceLabels, NodeView, OfferView, PodKey, PodView, RoleShares},
 };
 
 pub(super) type NodeId = usize;
@@ -47,10 +52,12 @@ pub(super) type TermId = usize;
 pub(super) type CountsId = usize;
 pub(super) type KeyId = usize;
 pub(super) type ScopeId = usize;
+pub(super) type RoleId = usize;
 
 #[derive(Debug, Default)]
 pub struct Cluster {
     resources: ResourceNames,
+    roles: RoleNames,
     pub(super) nodes: Vec<NodeInfo>,
     node_ids: HashMap<Arc<str>, NodeId>,
     pods: PodTable,
@@ -110,10 +117,11 @@ impl Cluster {
         self.pods.find(key).map(|id| &*self.nodes[self.pod_info(id).node].name)
     }
 
-    /// The node of a pod, and its automatic ports.
-    pub(super) fn placement_of_pod(&self, key: &PodKey) -> Option<(Arc<str>, Vec<AssignedHostPort>)> {
-        let pod = self.pod_info(self.pods.find(key)?);
-        Some((Arc::clone(&self.nodes[pod.node].name), pod.assigned_ports.clone()))
+    /// The node of a pod, its automatic ports, and what it takes of the node's pools.
+    pub(super) fn placement_of_pod(&self, key: &PodKey) -> Option<(Arc<str>, Vec<AssignedHostPort>, RoleShares)> {
+        let id = self.pods.find(key)?;
+        let pod = self.pod_info(id);
+        Some((Arc::clone(&self.nodes[pod.node].name), pod.assigned_ports.clone(), self.named_shares(id)))
     }
 
     pub(super) fn pod_info(&self, id: PodId) -> &PodInfo {
@@ -124,8 +132,34 @@ impl Cluster {
         &self.resources.0[resource]
     }
 
+    pub(super) fn role_name(&self, role: RoleId) -> &str {
+        &self.roles.0[role]
+    }
+
     pub(super) fn find_node(&self, name: &str) -> Option<NodeId> {
         self.node_ids.get(name).copied()
+    }
+}
+
+/// Names of roles by id. The first is that of the rest of each machine.
+#[derive(Debug)]
+struct RoleNames(Vec<String>);
+
+/// The id of [`ANY_ROLE`].
+pub(super) const REST: RoleId = 0;
+
+impl Default for RoleNames {
+    fn default() -> Self {
+        Self(vec![ANY_ROLE.to_owned()])
+    }
+}
+
+impl RoleNames {
+    fn id(&mut self, name: &str) -> RoleId {
+        self.0.iter().position(|known| known == name).unwrap_or_else(|| {
+            self.0.push(name.to_owned());
+            self.0.len() - 1
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{PodId, ended_pods::EndedPod};
+use super::{PodId, PoolInfo, RoleId, ended_pods::EndedPod};
 use crate::core::view::{
     AssignedHostPort, AutomaticPort, HostPort, NodeView, OfferView, PodKey, PodView, SchedulingRules,
 };
@@ -15,6 +15,8 @@ pub struct NodeInfo {
     pub offer: Option<OfferView>,
     /// By resource: what the offer says, less what was bound here since.
     pub free: Vec<i64>,
+    /// The same for each role; empty if nothing is reserved for roles.
+    pub pools: Vec<PoolInfo>,
     /// By resource: what the node has for pods in all.
     pub allocatable: Vec<i64>,
     pub pods: Vec<PodId>,
@@ -31,11 +33,12 @@ pub struct NodeInfo {
 pub struct NominatedPod {
     pub pod: Arc<PodView>,
     pub requests: Vec<(usize, i64)>,
+    pub roles: Vec<RoleId>,
 }
 
 impl NominatedPod {
     /// Whether a pod of this priority has to leave it its resources.
-    fn outranks(&self, priority: i32) -> bool {
+    pub fn outranks(&self, priority: i32) -> bool {
         self.pod.spec.priority >= priority
     }
 }
@@ -47,6 +50,7 @@ impl NodeInfo {
             node: None,
             offer: None,
             free: vec![],
+            pools: vec![],
             allocatable: vec![],
             pods: vec![],
             nominated_pods: vec![],
@@ -120,8 +124,7 @@ impl NodeInfo {
         if automatic.is_empty() {
             return Ok(vec![]);
         }
-        let offered = self.offer.as_ref().map(|offer| &offer.automatic_ports);
-        let free = offered.into_iter().flat_map(|ranges| ranges.iter());
+        let free = self.offered_automatic_ports(&rules.roles).flat_map(|ranges| ranges.iter());
         let is_explicit = |number: u16| explicit.iter().any(|port| port.port == number);
         let free = free.filter(|number| self.used_ports.binary_search(number).is_err() && !is_explicit(*number));
         let assigned: Vec<AssignedHostPort> =

@@ -10,8 +10,8 @@ impl Cluster {
         let node = self.node_id_or_insert(node);
         self.remove_nomination(&pod.key);
         let class = self.class_id(&pod.spec);
-        let requests = self.classes[class].requests.clone();
-        self.nodes[node].nominated_pods.push(NominatedPod { pod: Arc::clone(pod), requests });
+        let (requests, roles) = (self.classes[class].requests.clone(), self.classes[class].roles.clone());
+        self.nodes[node].nominated_pods.push(NominatedPod { pod: Arc::clone(pod), requests, roles });
         self.nominations.insert(pod.key.clone(), node);
         self.mark_changed(node);
     }

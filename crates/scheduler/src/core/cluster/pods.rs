@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{ClassId, NodeId, PodId, ProfileId};
+use super::{ClassId, NodeId, PodId, PoolShare, ProfileId};
 use crate::core::view::{AssignedHostPort, PodKey, PodView};
 
 /// A pod on a node.
@@ -20,6 +20,8 @@ pub struct PodInfo {
     /// The version at which it was bound; `None` while that is only assumed.
     pub bound_version: Option<u64>,
     pub assigned_ports: Vec<AssignedHostPort>,
+    /// What it takes of the pools of its node, if that has pools.
+    pub shares: Vec<PoolShare>,
     /// Its requests are subtracted from what the node offers; else the offer takes it into account already.
     pub subtracted: bool,
     /// Chosen to be preempted.
@@ -33,6 +35,7 @@ impl PodInfo {
         before.spec.is_equal(&now.spec)
             && before.label_set == now.label_set
             && self.assigned_ports == now.assigned_ports
+            && before.role_shares == now.role_shares
             && before.terminating == now.terminating
             && !now.finished
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{ClassId, Cluster, EXCLUDED, NodeId, NodeInfo, PodId, PodInfo, ProfileId};
+use super::{ClassId, Cluster, EXCLUDED, NodeId, NodeInfo, PodId, PodInfo, ProfileId, role_pools::RecordedShares};
 use crate::core::view::{AssignedHostPort, BudgetView, Labels, NodeView, OfferView, PodKey, PodView};
 
 impl Cluster {
@@ -33,10 +33,12 @@ impl Cluster {
     pub fn update_offer(&mut self, node: &str, offer: OfferView) -> bool {
         let id = self.node_id_or_insert(node);
         let free = self.resources.by_id(&offer.free);
+        let pools = self.pools_of_offer(&offer);
         let seen = offer.seen;
         let before = self.nodes[id].offer.replace(offer);
         self.nodes[id].forget_shown(&free);
         let free_before = std::mem::replace(&mut self.nodes[id].free, free);
+        let had_pools = !std::mem::replace(&mut self.nodes[id].pools, pools).is_empty();
         for pod in self.nodes[id].pods.clone() {
             let pod = self.pods.get_mut(pod);
             pod.subtracted = pod.bound_version.is_none_or(|version| version > seen);
@@ -44,9 +46,12 @@ impl Cluster {
                 self.nodes[id].subtract(&self.classes[pod.class].requests);
             }
         }
+        if had_pools || !self.nodes[id].pools.is_empty() {
+            self.nodes[id].pods.clone().into_iter().for_each(|pod| self.take_from_pools(pod));
+        }
         let info = &self.nodes[id];
         let same_ports = |a: &OfferView, b: &OfferView| {
-            a.automatic_ports == b.automatic_ports && a.explicit_ports == b.explicit_ports
+            a.automatic_ports == b.automatic_ports && a.explicit_ports == b.explicit_ports && a.pools == b.pools
         };
         let changed = free_before != info.free
             || !before.as_ref().zip(info.offer.as_ref()).is_some_and(|(a, b)| same_ports(a, b));
@@ -61,6 +66,7 @@ impl Cluster {
             && self.nodes[id].offer.take().is_some()
         {
             self.nodes[id].free.clear();
+            self.nodes[id].pools.clear();
             self.nodes[id].ended_pods.clear();
             self.mark_changed(id);
         }
@@ -129,6 +135,7 @@ impl Cluster {
         let in_offer = self.nodes[node].offer.as_ref().is_some_and(|offer| version <= offer.seen);
         if pod.subtracted && in_offer {
             pod.subtracted = false;
+            self.nodes[node].restore_shares(&pod.shares);
             self.nodes[node].restore(&self.classes[pod.class].requests);
             self.mark_changed(node);
         }
@@ -202,14 +209,33 @@ impl Cluster {
         if subtracted && info.offer.is_some() {
             info.subtract(&self.classes[class].requests);
         }
-        let pod = PodInfo { view, node, class, profile, bound_version, assigned_ports, subtracted, is_victim: false };
+        let (shares, is_victim) = (vec![], false);
+        let pod = PodInfo { view, node, class, profile, bound_version, assigned_ports, shares, subtracted, is_victim };
         let id = self.pods.insert(pod);
         info.hold_ports(id, &self.classes[class].spec.ports, &self.pods.get(id).assigned_ports);
         info.pods.push(id);
+        if !info.pools.is_empty() {
+            self.take_from_pools(id);
+        }
         self.classes[class].pod_count += 1;
         self.count_pod(id, 1);
         self.mark_changed(node);
         id
+    }
+
+    /// Works out what a pod takes of its node's pools, and subtracts it unless the offer takes it into account.
+    fn take_from_pools(&mut self, id: PodId) {
+        let pod = self.pod_info(id);
+        let recorded = match &pod.shares[..] {
+            [] => RecordedShares::Annotation(&pod.view.role_shares),
+            known => RecordedShares::Known(known),
+        };
+        let (node, subtracted) = (pod.node, pod.subtracted);
+        let shares = self.pool_shares(pod.class, node, !subtracted, &recorded);
+        if subtracted {
+            self.nodes[node].subtract_shares(&shares);
+        }
+        self.pods.get_mut(id).shares = shares;
     }
 
     pub(super) fn remove_pod_by_id(&mut self, id: PodId) {
@@ -218,6 +244,7 @@ impl Cluster {
         let info = &mut self.nodes[pod.node];
         if pod.subtracted && info.offer.is_some() {
             info.restore(&self.classes[pod.class].requests);
+            info.restore_shares(&pod.shares);
         }
         info.release_ports(id, &self.classes[pod.class].spec.ports, &pod.assigned_ports);
         info.pods.retain(|other| *other != id);

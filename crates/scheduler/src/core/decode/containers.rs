@@ -10,11 +10,15 @@ use mainstay_api::{
 use serde::Deserialize;
 
 use super::{or_default, resource_list};
-use crate::core::host_ports::AutomaticPort;
+use crate::core::{
+    devices::extended::{ContainerRequests, ResourceRequest, may_have_class},
+    host_ports::AutomaticPort,
+};
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct WireContainer {
+    name: String,
     #[serde(deserialize_with = "or_default")]
     resources: WireResources,
     restart_policy: Option<String>,
@@ -63,6 +67,26 @@ pub(super) fn pod_requests(
     let mut requests = peak(init, containers.iter().map(WireContainer::requests));
     complete_requests(&mut requests, resource_list(&pod_level.requests), &resource_list(overhead));
     requests
+}
+
+/// The extended resources that containers request; containers without any are left out.
+pub(super) fn extended_requests(
+    init_containers: &[WireContainer],
+    containers: &[WireContainer],
+) -> Vec<ContainerRequests> {
+    let early = init_containers.iter().map(|container| (container, !container.is_sidecar()));
+    let all = early.chain(containers.iter().map(|container| (container, false)));
+    let requests = all.enumerate().map(|(index, (container, ends_early))| {
+        let amounts = container.requests();
+        let names = container.resources.requests.keys().enumerate().filter(|(_, name)| may_have_class(name));
+        let requests = names.map(|(index, name)| ResourceRequest {
+            index,
+            resource: name.clone(),
+            count: amounts.get(name).copied().unwrap_or(0),
+        });
+        ContainerRequests { name: container.name.clone(), index, ends_early, requests: requests.collect() }
+    });
+    requests.filter(|container| !container.requests.is_empty()).collect()
 }
 
 /// Host ports asked for by number (sorted), and container ports that leave the host port open.

@@ -2,10 +2,16 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use mainstay_api::{offer::OfferSpec, ports::PortRanges, resources, wellknown::mainstay::RENEWED_OFFER};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use mainstay_api::{
+    offer::{OfferPool, OfferSpec},
+    ports::PortRanges,
+    resources::{self, ResourceList},
+    wellknown::mainstay::RENEWED_OFFER,
+};
 use serde::Deserialize;
 
-use crate::core::view::OfferView;
+use crate::core::view::{OfferView, PoolView};
 
 /// An offer and how long it is valid after it was received.
 #[derive(Clone, Debug, Deserialize)]
@@ -42,12 +48,29 @@ impl From<&OfferSpec> for OfferView {
     fn from(spec: &OfferSpec) -> Self {
         Self {
             uid: String::new(),
-            free: resources::parse_list(spec.free.iter().map(|(name, quantity)| (name.as_str(), quantity.0.as_str()))),
+            free: amounts(&spec.free),
             automatic_ports: PortRanges::parse_valid(&spec.automatic_ports),
             explicit_ports: PortRanges::parse_valid(&spec.explicit_ports),
+            pools: spec.pools.iter().map(PoolView::from).collect(),
             seen: spec.seen.parse().unwrap_or(0),
         }
     }
+}
+
+impl From<&OfferPool> for PoolView {
+    fn from(pool: &OfferPool) -> Self {
+        Self {
+            role: pool.role.clone(),
+            capacity: amounts(&pool.capacity),
+            free: amounts(&pool.free),
+            automatic_ports: PortRanges::parse_valid(&pool.automatic_ports),
+            explicit_ports: PortRanges::parse_valid(&pool.explicit_ports),
+        }
+    }
+}
+
+fn amounts(quantities: &BTreeMap<String, Quantity>) -> ResourceList {
+    resources::parse_list(quantities.iter().map(|(name, quantity)| (name.as_str(), quantity.0.as_str())))
 }
 
 /// What a node's Lease says about its offer.

@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use mainstay_api::{
     pod::is_terminal_phase,
     ports::parse_assigned_host_port,
-    wellknown::mainstay::{ASSIGNED_HOST_PORT, REFUSED_BY},
+    roles::{PodRoles, RoleShares},
+    wellknown::mainstay::{ASSIGNED_HOST_PORT, MESOS_ROLES, REFUSED_BY, ROLE_RESOURCES, ROLES},
 };
 use serde::{
     Deserialize, Deserializer,
@@ -15,7 +16,7 @@ use serde::{
 
 use super::{
     affinity::{WireAffinity, WireSpread},
-    containers::{WireContainer, WireResources, pod_ports, pod_requests},
+    containers::{WireContainer, WireResources, extended_requests, pod_ports, pod_requests},
     or_default,
 };
 use crate::core::{
@@ -138,6 +139,21 @@ struct WireStatus {
     conditions: Vec<WireCondition>,
     #[serde(deserialize_with = "or_default")]
     resource_claim_statuses: Vec<WirePodClaimStatus>,
+    #[serde(deserialize_with = "or_default")]
+    extended_resource_claim_status: WireExtendedStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct WireExtendedStatus {
+    #[serde(deserialize_with = "or_default")]
+    request_mappings: Vec<WireRequestMapping>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct WireRequestMapping {
+    resource_name: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -167,7 +183,8 @@ impl<'de> Deserialize<'de> for AnnotationKey {
             }
 
             fn visit_str<E>(self, text: &str) -> Result<AnnotationKey, E> {
-                let wanted = text.starts_with(ASSIGNED_HOST_PORT) || text == REFUSED_BY;
+                let wanted = text.starts_with(ASSIGNED_HOST_PORT)
+                    || [REFUSED_BY, ROLES, MESOS_ROLES, ROLE_RESOURCES].contains(&text);
                 Ok(AnnotationKey(wanted.then(|| text.to_owned())))
             }
         }
@@ -238,13 +255,22 @@ impl From<WirePod> for PodView {
         }
         // Without automatic ports the mapping does not matter; equal pods must get equal specs.
         let port_mapping = if automatic_ports.is_empty() { PortMapping::default() } else { port_mapping };
+        let mut requests = pod_requests(&spec.init_containers, &spec.containers, &spec.resources, &spec.overhead);
+        let extended_requests = extended_requests(&spec.init_containers, &spec.containers);
+        let extended = extended_requests.iter().flat_map(|container| &container.requests).map(|own| &own.resource);
+        let extended_amounts = extended.filter_map(|name| Some((name.clone(), requests.get(name).copied()?))).collect();
+        // What it has of devices is not the node's.
+        for mapping in &status.extended_resource_claim_status.request_mappings {
+            requests.remove(&mapping.resource_name);
+        }
         let rules = SchedulingRules {
             priority: spec.priority.unwrap_or(0),
             never_preempts: spec.preemption_policy.as_deref() == Some("Never"),
-            requests: pod_requests(&spec.init_containers, &spec.containers, &spec.resources, &spec.overhead),
+            requests,
             ports,
             automatic_ports,
             port_mapping,
+            roles: PodRoles::from_annotations(Some(&annotations)),
             node,
             pod_affinity,
             spread: spread.map(|wire| wire.constraint(&metadata.namespace, &metadata.labels)).collect(),
@@ -264,11 +290,16 @@ impl From<WirePod> for PodView {
             scheduler: filled(spec.scheduler_name).unwrap_or_else(|| "default-scheduler".to_owned()),
             gates: spec.scheduling_gates.into_iter().map(|gate| gate.name).collect(),
             resource_claims,
+            extended_requests,
+            extended_amounts,
+            has_extended_claim: !status.extended_resource_claim_status.request_mappings.is_empty(),
+            extended_claim: None,
             terminating: metadata.deletion_timestamp.is_some(),
             finished: status.phase.as_deref().is_some_and(is_terminal_phase),
             created: metadata.creation_timestamp.map_or(0, Timestamp::as_microsecond),
             started: status.start_time.map(Timestamp::as_microsecond),
             assigned_ports: assigned_ports(&rules.automatic_ports, &annotations),
+            role_shares: RoleShares::from_annotations(Some(&annotations)),
             unknown_port_mapping,
             refused_by,
             unscheduled_condition: unscheduled

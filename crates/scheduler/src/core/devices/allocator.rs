@@ -1,6 +1,7 @@
 //! The search for devices on one node: a choice for every request of all claims of a pod, or the reason why there is none.
 //!
-//! Requests are satisfied in their order, alternatives of a request as they are preferred, devices in the order of pools.
+//! Requests are satisfied in their order, alternatives of a request as they are preferred, devices in the order of pools:
+//! those without binding conditions first, so that a pod waits for a device only if there is no other.
 //! Where a choice leads nowhere, the last one is taken back. The number of steps is bounded, for a node and for all nodes
 //! together: claims of users must not hold up the scheduling of others. Devices of one request are interchangeable, so they
 //! are only chosen in one order.
@@ -203,6 +204,7 @@ impl<'a> Allocator<'a> {
                     free.push(&*candidate.device);
                 }
             }
+            free.sort_by_key(|device| device.is_considered_late);
             let (wanted, is_enough) = match alternative.count {
                 DeviceCount::Exactly(count) => {
                     // A shared device may be chosen more than once.
@@ -273,13 +275,12 @@ impl<'a> Allocator<'a> {
     }
 }
 
-/// A rule without a selector, or with an empty one, selects no device.
+/// An empty selector selects every device, a rule without one none.
 fn rule_selects(rule: &DeviceTaintRuleSpec, device: &DeviceId) -> bool {
     let Some(selector) = &rule.device_selector else { return false };
     let parts =
         [(&selector.driver, &device.driver), (&selector.pool, &device.pool), (&selector.device, &device.device)];
-    parts.iter().any(|(wanted, _)| wanted.is_some())
-        && parts.iter().all(|(wanted, own)| wanted.as_deref().is_none_or(|wanted| *wanted == ***own))
+    parts.iter().all(|(wanted, own)| wanted.as_deref().is_none_or(|wanted| *wanted == ***own))
 }
 
 /// What is used of a counter set, with the compatibility groups of the devices that use it.

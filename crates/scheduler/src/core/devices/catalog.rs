@@ -4,15 +4,21 @@
 //! assumption ends when the API shows the claim allocated, or when all pods that it was made for are known not to be bound. If it
 //! is not known whether the API took an allocation, the assumption stays, and the next attempt writes the same again.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use k8s_openapi::api::resource::v1::{
-    DeviceClassSpec, DeviceTaintRuleSpec, ResourceClaimConsumerReference, ResourceSliceSpec,
+    DeviceClaim, DeviceClassSpec, DeviceTaintRuleSpec, ResourceClaimConsumerReference, ResourceSliceSpec,
 };
 
 use super::{
     allocator::{Allocator, World},
+    binding::BindingProgress,
     candidates::CandidateCache,
+    extended::{CLASS_PREFIX, ExtendedClaim},
     pod_claims::{ClaimBinding, PodClaims},
     pool::{Pool, PoolKey},
     requests::ClaimRequests,
@@ -39,6 +45,8 @@ pub struct DeviceCatalog {
     /// The pool of each slice.
     slices: HashMap<String, PoolKey>,
     classes: BTreeMap<String, DeviceClassSpec>,
+    /// When each class was created, in microseconds since 1970.
+    class_ages: BTreeMap<String, i64>,
     taint_rules: BTreeMap<String, DeviceTaintRuleSpec>,
     claims: HashMap<ClaimKey, ClaimView>,
     assumed: HashMap<ClaimKey, AssumedAllocation>,
@@ -76,12 +84,23 @@ impl DeviceCatalog {
         }
     }
 
-    pub fn update_class(&mut self, name: &str, class: DeviceClassSpec) {
+    pub fn update_class(&mut self, name: &str, created: i64, class: DeviceClassSpec) {
         self.classes.insert(name.to_owned(), class);
+        self.class_ages.insert(name.to_owned(), created);
     }
 
     pub fn remove_class(&mut self, name: &str) {
         self.classes.remove(name);
+        self.class_ages.remove(name);
+    }
+
+    /// The class that an extended resource stands for. Of several with its name it is the newest.
+    pub fn class_of_resource(&self, resource: &str) -> Option<&str> {
+        if let Some(class) = resource.strip_prefix(CLASS_PREFIX) {
+            return self.classes.get_key_value(class).map(|(name, _)| name.as_str());
+        }
+        let named = self.classes.iter().filter(|(_, class)| class.extended_resource_name.as_deref() == Some(resource));
+        named.map(|(name, _)| name.as_str()).max_by_key(|name| (self.class_ages.get(*name).copied(), Reverse(*name)))
     }
 
     pub fn update_taint_rule(&mut self, name: &str, rule: DeviceTaintRuleSpec) {
@@ -191,7 +210,7 @@ impl DeviceCatalog {
     /// The claims of a pod. The error says what has to happen first, in upstream's words.
     pub fn claims_of(&self, pod: &PodView) -> Result<PodClaims, Vec<String>> {
         let (mut claims, mut missing) = (PodClaims::default(), Vec::new());
-        if !pod.resource_claims.is_empty() && !self.is_listed {
+        if (!pod.resource_claims.is_empty() || pod.extended_claim.is_some()) && !self.is_listed {
             missing.push("ResourceClaims are not listed yet".to_owned());
             return Err(missing);
         }
@@ -201,6 +220,9 @@ impl DeviceCatalog {
             {
                 missing.push(why);
             }
+        }
+        if let Some(extended) = &pod.extended_claim {
+            missing.extend(self.add_extended_claim(pod, extended, &mut claims).err());
         }
         if missing.is_empty() { Ok(claims) } else { Err(missing) }
     }
@@ -233,8 +255,68 @@ impl DeviceCatalog {
         if !claim.is_reserved_for(&pod.uid) && claim.reserved_for.len() >= MAX_CONSUMERS {
             return Err("resourceclaim in use".to_owned());
         }
-        claims.allocated.push(ClaimBinding { claim: key, uid: claim.uid.clone(), allocation: allocation.clone() });
+        self.note_failure(&key, claims);
+        let allocation = allocation.clone();
+        claims.allocated.push(ClaimBinding { claim: key, uid: claim.uid.clone(), allocation, extended: None });
         Ok(())
+    }
+
+    /// The claim is made when the pod is bound; it may be there from an attempt before.
+    fn add_extended_claim(
+        &self,
+        pod: &PodView,
+        extended: &Arc<ExtendedClaim>,
+        claims: &mut PodClaims,
+    ) -> Result<(), String> {
+        let key = ClaimKey::new(&pod.key.namespace, &extended.name);
+        let known = self.claims.get(&key);
+        if known.is_some_and(|claim| claim.deleting) {
+            return Err(format!("resourceclaim {:?} is being deleted", key.name));
+        }
+        if known.is_some_and(|claim| claim.made_for.as_ref() != Some(&pod.uid)) {
+            return Err(format!("ResourceClaim {key} was not created for pod {} (pod is not owner)", pod.key));
+        }
+        let Some(allocation) = self.allocation(&key) else {
+            let devices = DeviceClaim { requests: Some(extended.requests.clone()), ..DeviceClaim::default() };
+            // Shares of devices are named after the uid, which the claim does not have yet.
+            let view = ClaimView { uid: pod.uid.clone(), devices, ..ClaimView::default() };
+            let requests = ClaimRequests::new(&key, &view, &self.classes)?;
+            claims.pending.push(ClaimRequests { extended: Some(Arc::clone(extended)), ..requests });
+            return Ok(());
+        };
+        self.note_failure(&key, claims);
+        let (uid, allocation) = (known.map(|claim| claim.uid.clone()).unwrap_or_default(), allocation.clone());
+        claims.allocated.push(ClaimBinding { claim: key, uid, allocation, extended: Some(Arc::clone(extended)) });
+        Ok(())
+    }
+
+    fn note_failure(&self, key: &ClaimKey, claims: &mut PodClaims) {
+        if self.claims.get(key).is_some_and(|claim| claim.binding.is_failed()) {
+            claims.failed.push(key.clone());
+        }
+    }
+
+    /// How far the devices of claims are that were reserved for a pod. `None` if one of them is not any more.
+    pub fn binding_progress(&self, pod_uid: &str, bindings: &[ClaimBinding]) -> Option<BindingProgress> {
+        let mut progress = BindingProgress::Ready;
+        for binding in bindings {
+            let claim = self.claims.get(&binding.claim)?;
+            let is_usable = claim.allocation.as_ref().is_some_and(|own| own.is_same(&binding.allocation));
+            if !is_usable || !claim.is_reserved_for(pod_uid) {
+                return None;
+            }
+            match &claim.binding {
+                BindingProgress::Ready => {}
+                BindingProgress::Pending => progress = BindingProgress::Pending,
+                failed @ BindingProgress::Failed { .. } => return Some(failed.clone()),
+            }
+        }
+        Some(progress)
+    }
+
+    /// The version of a claim, to change it as it is known.
+    pub fn claim_version(&self, key: &ClaimKey) -> Option<u64> {
+        self.claims.get(key).map(|claim| claim.version)
     }
 
     /// Finds devices for the claims that have none.
@@ -249,13 +331,18 @@ impl DeviceCatalog {
     pub fn deallocatable(&mut self, pod: &PodView) -> Option<(ClaimKey, u64)> {
         self.forget_pod(&pod.uid);
         let is_own = |consumer: &ResourceClaimConsumerReference| consumer.uid == pod.uid;
-        pod.resource_claims.iter().find_map(|own| {
-            let (PodClaim::Named { claim } | PodClaim::OfTemplate { claim }) = own else { return None };
+        let named = pod.resource_claims.iter().filter_map(|own| match own {
+            PodClaim::Named { claim } | PodClaim::OfTemplate { claim } => Some(claim),
+            PodClaim::NotCreated { .. } => None,
+        });
+        named.chain(pod.extended_claim.iter().map(|own| &own.name)).find_map(|claim| {
             let key = ClaimKey::new(&pod.key.namespace, claim);
             let known = self.claims.get(&key).filter(|claim| claim.allocation.is_some() && !claim.deleting)?;
             let restricts = known.allocation.as_ref().is_some_and(|allocation| allocation.node_selector.is_some());
-            (restricts && !self.assumed.contains_key(&key) && known.reserved_for.iter().all(is_own))
-                .then_some((key, known.version))
+            ((restricts || known.binding.is_failed())
+                && !self.assumed.contains_key(&key)
+                && known.reserved_for.iter().all(is_own))
+            .then_some((key, known.version))
         })
     }
 }

@@ -7,18 +7,22 @@
 //! * [`pod_claims`]: the claims of one pod; [`requests`]: what claims ask for, with their classes looked up
 //! * [`allocator`]: the search for devices on one node; [`constraint`], [`capacity`]: what it must keep
 //! * [`result`]: the allocation as it is written into a claim's status
+//! * [`binding`]: what allocated devices have to report before their pods are bound
+//! * [`extended`]: the claims that stand for extended resources of pods
 //!
 //! What is guaranteed, and tested with random claims: no device is allocated twice unless it allows that, no constraint,
 //! counter or capacity is exceeded, the same input has the same result, and the work for one pod is bounded.
 //!
-//! Devices with binding conditions, and devices that stand for `cpu` or `memory` of the node, are not allocated: nobody
-//! here waits for the former or accounts for the latter.
+//! Devices that stand for `cpu` or `memory` of the node (an alpha feature upstream) are not allocated: nobody here accounts
+//! for them.
 
 mod allocator;
+mod binding;
 mod candidates;
 mod capacity;
 mod catalog;
 mod constraint;
+pub mod extended;
 mod pod_claims;
 mod pool;
 mod requests;
@@ -30,6 +34,7 @@ mod usage;
 pub mod view;
 
 pub use allocator::AllocationFailure;
+pub use binding::BindingProgress;
 pub use catalog::DeviceCatalog;
 pub use pod_claims::{ClaimBinding, PodClaims};
 pub use result::Allocation;

@@ -107,6 +107,12 @@ pub struct Device {
     /// `allowMultipleAllocations`: several claims may use it at once, as far as its capacity goes.
     pub is_shared: bool,
     pub binds_to_node: bool,
+    /// Conditions of the allocated device that have to be true before a pod is bound.
+    pub binding_conditions: Vec<String>,
+    /// Conditions of the allocated device of which none may become true.
+    pub binding_failure_conditions: Vec<String>,
+    /// Its pool has devices with binding conditions: they are considered after all pools that have none.
+    pub is_considered_late: bool,
     pub skip_node_operations: Vec<String>,
 }
 
@@ -114,8 +120,7 @@ impl Device {
     /// `None` if it needs something that nobody here does.
     fn new(pool: &PoolKey, slice: &Slice, device: &api::Device) -> Option<Self> {
         let spec = &slice.spec;
-        let waits = !device.binding_conditions.as_deref().unwrap_or_default().is_empty();
-        if waits || device.node_allocatable_resources.as_ref().is_some_and(|all| !all.is_empty()) {
+        if device.node_allocatable_resources.as_ref().is_some_and(|all| !all.is_empty()) {
             return None;
         }
         let place = if spec.per_device_node_selection == Some(true) {
@@ -145,6 +150,9 @@ impl Device {
             counter_uses: device.consumes_counters.iter().flatten().map(counter_use).collect(),
             is_shared,
             binds_to_node: device.binds_to_node == Some(true),
+            binding_conditions: device.binding_conditions.clone().unwrap_or_default(),
+            binding_failure_conditions: device.binding_failure_conditions.clone().unwrap_or_default(),
+            is_considered_late: false,
             skip_node_operations: spec.skip_node_operations.clone().unwrap_or_default(),
         })
     }
@@ -243,9 +251,11 @@ impl Pool {
                 if !names.insert(device.name.clone()) {
                     self.invalid = Some(format!("duplicate device name {}", device.name));
                 }
-                devices.extend(Device::new(key, slice, device).map(Arc::new));
+                devices.extend(Device::new(key, slice, device));
             }
         }
-        (self.devices, self.counters) = (devices, all_counters);
+        let has_binding_conditions = devices.iter().any(|device| !device.binding_conditions.is_empty());
+        devices.iter_mut().for_each(|device| device.is_considered_late = has_binding_conditions);
+        (self.devices, self.counters) = (devices.into_iter().map(Arc::new).collect(), all_counters);
     }
 }

@@ -1,6 +1,6 @@
 //! What claims ask for, with the DeviceClasses they name looked up.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::resource::v1::{
     CapacityRequirements, DeviceClaimConfiguration, DeviceClassConfiguration, DeviceClassSpec, DeviceRequest,
@@ -11,6 +11,7 @@ use mainstay_api::matching::{Taint, Toleration};
 use super::{
     capacity::Amount,
     constraint::Constraint,
+    extended::ExtendedClaim,
     view::{ClaimKey, ClaimView},
 };
 
@@ -22,6 +23,8 @@ pub struct ClaimRequests {
     pub requests: Vec<Request>,
     pub constraints: Vec<Constraint>,
     pub config: Vec<DeviceClaimConfiguration>,
+    /// It stands for extended resources of a pod.
+    pub extended: Option<Arc<ExtendedClaim>>,
 }
 
 #[derive(Clone, Debug)]
@@ -68,6 +71,7 @@ impl ClaimRequests {
             requests: requests.collect::<Result<_, _>>()?,
             constraints: claim.devices.constraints.iter().flatten().filter_map(Constraint::new).collect(),
             config: claim.devices.config.clone().unwrap_or_default(),
+            extended: None,
         })
     }
 }

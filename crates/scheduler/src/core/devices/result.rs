@@ -33,6 +33,11 @@ impl Allocation {
         self.0.devices.as_ref().and_then(|devices| devices.results.as_deref()).unwrap_or_default()
     }
 
+    /// Whether both are the same devices on the same nodes, whenever they were allocated.
+    pub fn is_same(&self, other: &AllocationResult) -> bool {
+        (&self.0.devices, &self.0.node_selector) == (&other.devices, &other.node_selector)
+    }
+
     /// Whether the allocated devices can be used on the node.
     pub fn is_usable_on(&self, name: &str, labels: &Labels) -> bool {
         let Some(selector) = &self.0.node_selector else { return true };
@@ -84,8 +89,9 @@ fn device_result(claim: &ClaimRequests, nth: usize, chosen: &ChosenDevice<'_>) -
             .map(|all| all.iter().map(|toleration| toleration.wire.clone()).collect::<Vec<DeviceToleration>>()),
         share_id: consumed.as_ref().map(|_| share_id(&claim.uid, &alternative.name, nth)),
         consumed_capacity: consumed.as_ref().map(ConsumedCapacity::quantities),
+        binding_conditions: Some(device.binding_conditions.clone()).filter(|all| !all.is_empty()),
+        binding_failure_conditions: Some(device.binding_failure_conditions.clone()).filter(|all| !all.is_empty()),
         skip_node_operations: Some(device.skip_node_operations.clone()).filter(|all| !all.is_empty()),
-        ..DeviceRequestAllocationResult::default()
     }
 }
 

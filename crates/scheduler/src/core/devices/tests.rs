@@ -4,7 +4,7 @@ mod properties;
 
 use serde_json::{Value, json};
 
-use super::view::ClaimKey;
+use super::{extended::ExtendedClaim, view::ClaimKey};
 use crate::core::{
     Cluster,
     tests::fixtures::{cluster, node, pod, verdict},
@@ -27,7 +27,7 @@ pub fn stage(nodes: &[&str]) -> Cluster {
 }
 
 pub fn class(cluster: &mut Cluster, name: &str, spec: Value) {
-    cluster.devices.update_class(name, serde_json::from_value(spec).unwrap());
+    cluster.devices.update_class(name, 0, serde_json::from_value(spec).unwrap());
 }
 
 /// One slice that is the whole pool of a node.
@@ -398,4 +398,84 @@ fn a_claim_that_only_its_pod_uses_can_be_deallocated() {
     assert!(why.contains("1 resourceclaim not available on the node"), "{why}");
     assert_eq!(stage.devices.deallocatable(&using("p", &["x"])), Some((key, 7)));
     assert_eq!(stage.devices.deallocatable(&using("q", &["x"])), None, "p uses it");
+}
+
+#[test]
+fn devices_with_binding_conditions_are_taken_last_and_say_what_is_waited_for() {
+    let mut stage = stage(&["n1"]);
+    let waiting = json!({ "name": "far", "bindsToNode": true, "bindingConditions": ["Attached"],
+                          "bindingFailureConditions": ["Broken"] });
+    let pool = |name: &str, devices: Value| {
+        json!({ "driver": DRIVER, "allNodes": true, "devices": devices,
+                "pool": { "name": name, "generation": 1, "resourceSliceCount": 1 } })
+    };
+    slice_as(&mut stage, "a", pool("a", json!([waiting])));
+    slice_as(&mut stage, "b", pool("b", plain(&["near"])));
+    for name in ["x", "y"] {
+        claim(&mut stage, name, exactly(json!({})));
+    }
+    assert_eq!(outcome(&mut stage, using("p", &["x"])), "n1: r=near", "although its pool comes later");
+    let allocation = allocation_of(&mut stage, using("q", &["y"]));
+    let result = &allocation["devices"]["results"][0];
+    assert_eq!((&result["device"], &result["bindingConditions"]), (&json!("far"), &json!(["Attached"])));
+    assert_eq!(result["bindingFailureConditions"], json!(["Broken"]));
+    let field = &allocation["nodeSelector"]["nodeSelectorTerms"][0]["matchFields"][0];
+    assert_eq!(field["values"], json!(["n1"]), "bindsToNode");
+}
+
+#[test]
+fn a_claim_whose_device_failed_is_given_back() {
+    let mut stage = stage(&["n1"]);
+    slice(&mut stage, "n1", plain(&["a"]));
+    let condition = json!({ "type": "Broken", "status": "True", "reason": "R", "message": "",
+                            "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    let id = json!({ "driver": DRIVER, "pool": "n1", "device": "a" });
+    let with = |more: Value| {
+        let mut id = id.clone();
+        id.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        id
+    };
+    let results = json!([with(json!({ "request": "r", "bindingConditions": ["Attached"],
+                                      "bindingFailureConditions": ["Broken"] }))]);
+    let failed = json!({
+        "metadata": { "name": "x", "namespace": "ns", "uid": "x-uid", "resourceVersion": "7" },
+        "spec": { "devices": exactly(json!({})) },
+        "status": { "allocation": { "devices": { "results": results } }, "devices": [with(json!({ "conditions": [condition] }))],
+                    "reservedFor": [{ "resource": "pods", "name": "p", "uid": "p-uid" }] },
+    });
+    stage.devices.update_claim(&ClaimKey::new("ns", "x"), serde_json::from_value(failed).unwrap());
+    let pod = using("p", &["x"]);
+    let why = outcome(&mut stage, pod.clone());
+    assert!(why.starts_with("0/1 nodes are available: 1 resourceclaim not available on the node."), "{why}");
+    assert_eq!(stage.devices.deallocatable(&pod), Some((ClaimKey::new("ns", "x"), 7)));
+}
+
+#[test]
+fn an_extended_resource_is_a_claim_of_its_class() {
+    let mut stage = stage(&["n1"]);
+    slice(&mut stage, "n1", plain(&["a", "b", "c"]));
+    class(&mut stage, "named", json!({ "extendedResourceName": "example.com/gpu" }));
+    stage.devices.update_class(
+        "newer",
+        5,
+        serde_json::from_value(json!({ "extendedResourceName": "example.com/gpu" })).unwrap(),
+    );
+    assert_eq!(stage.devices.class_of_resource("example.com/gpu"), Some("newer"));
+    assert_eq!(stage.devices.class_of_resource("deviceclass.resource.kubernetes.io/gpu"), Some("gpu"));
+    assert_eq!(stage.devices.class_of_resource("example.com/tpu"), None);
+    let extended = |name: &str| {
+        let requests = json!({ "cpu": "1", "deviceclass.resource.kubernetes.io/gpu": "2" });
+        let pod =
+            pod(name, json!({ "spec": { "containers": [{ "name": "c", "resources": { "requests": requests } }] } }));
+        let classes = [("deviceclass.resource.kubernetes.io/gpu".to_owned(), "gpu".to_owned())].into();
+        let claim = ExtendedClaim::new(name, &pod.uid, &pod.extended_requests, &classes);
+        pod.with_extended_claim(claim.map(Into::into))
+    };
+    let first = extended("p");
+    assert!(!first.spec.requests.contains_key("deviceclass.resource.kubernetes.io/gpu"), "the node need not have it");
+    assert_eq!(outcome(&mut stage, first), "n1: container-0-request-1=a container-0-request-1=b");
+    let why = outcome(&mut stage, extended("q"));
+    assert!(why.contains("2 wanted, 3 selected, 1 of them free"), "{why}");
+    let without = extended("q").with_extended_claim(None);
+    assert_eq!(without.spec.requests["deviceclass.resource.kubernetes.io/gpu"], 2, "as it was");
 }

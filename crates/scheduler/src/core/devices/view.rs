@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use jiff::Timestamp;
 use k8s_openapi::{
     api::resource::v1::{
         DeviceClaim, DeviceClassSpec, DeviceTaintRuleSpec, ResourceClaimConsumerReference, ResourceClaimSpec,
@@ -11,7 +12,7 @@ use k8s_openapi::{
 };
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 
-use super::result::Allocation;
+use super::{binding::BindingProgress, result::Allocation};
 use crate::core::decode::or_default;
 
 /// Namespace and name of a ResourceClaim.
@@ -45,6 +46,7 @@ pub struct ClaimView {
     pub devices: DeviceClaim,
     pub allocation: Option<Allocation>,
     pub reserved_for: Vec<ResourceClaimConsumerReference>,
+    pub binding: BindingProgress,
 }
 
 impl ClaimView {
@@ -86,6 +88,7 @@ impl<'de> Deserialize<'de> for ClaimView {
             deleting: metadata.deletion_timestamp.is_some(),
             made_for: pods.next().map(|owner| owner.uid),
             devices: spec.devices.unwrap_or_default(),
+            binding: BindingProgress::new(&status),
             allocation: status.allocation.map(Allocation::new),
             reserved_for: status.reserved_for.unwrap_or_default(),
         })
@@ -98,9 +101,23 @@ pub struct SliceView {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
 pub struct DeviceClassView {
-    #[serde(default)]
+    metadata: WireClassMeta,
     pub spec: DeviceClassSpec,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct WireClassMeta {
+    creation_timestamp: Option<Timestamp>,
+}
+
+impl DeviceClassView {
+    /// Microseconds since 1970.
+    pub fn created(&self) -> i64 {
+        self.metadata.creation_timestamp.map_or(0, Timestamp::as_microsecond)
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

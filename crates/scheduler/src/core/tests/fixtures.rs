@@ -30,6 +30,7 @@ pub fn offer(node: &NodeView) -> OfferView {
         free: node.allocatable.clone(),
         automatic_ports: PortRanges::parse_valid(["31000-32000"]),
         explicit_ports: PortRanges::parse_valid(["1-65535"]),
+        pools: vec![],
         seen: 0,
     }
 }
