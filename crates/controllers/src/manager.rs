@@ -50,6 +50,7 @@ fn controllers(context: &Arc<Context>, clients: &Clients, settings: &Settings) -
     let services = ServiceContext::new(context);
     let authority = settings.certificate_authority.clone();
     let sweeper = settings.expiry_sweeper.clone();
+    let evictions = Arc::<resource_claims::taint_rule_status::EvictionCounts>::default();
     let migrator = settings.storage_migrator.clone();
     let of_server = [
         authority.map(|authority| certificates::controller(&context_for("certificate-controller"), authority)),
@@ -84,9 +85,11 @@ fn controllers(context: &Arc<Context>, clients: &Clients, settings: &Settings) -
         services::endpoints::controller(client("endpoint-controller"), &services),
         services::mirror::controller(client("endpointslicemirroring-controller"), &services),
         services::drain_acknowledgement::controller(client("drain-acknowledgement-controller"), &services),
+        services::host::controller(client("host-service-controller"), &services),
         resource_claims::templates::controller(&context_for("resource-claim-controller")),
         resource_claims::reservations::controller(&context_for("resource-claim-controller")),
-        resource_claims::device_taints::controller(&context_for("device-taint-eviction-controller")),
+        resource_claims::device_taints::controller(&context_for("device-taint-eviction-controller"), &evictions),
+        resource_claims::taint_rule_status::controller(&context_for("device-taint-eviction-controller"), &evictions),
         dependencies::object_needs::controller(&context_for("dependency-controller")),
         follow::controller(&context_for("follow-controller")),
         dependencies::cycles::controller(&context_for("dependency-controller")),
@@ -125,6 +128,7 @@ pub async fn run_with_metrics(
     context.caches.run(&client, &tasks, &stop);
     tasks.spawn(context.service_tables.clone().run(client.clone(), stop.clone()));
     tasks.spawn(context.config_templates.clone().run(client.clone(), stop.clone()));
+    tasks.spawn(context.machine_files.clone().run(client.clone(), stop.clone()));
     context.device_caches.run(&client, &tasks, &stop);
     context.machine_caches.run(&client, &tasks, &stop);
     tasks.spawn(context.metadata.clone().run(stop.clone()));

@@ -58,7 +58,7 @@ pub fn account(machine: &Machine, contact: &Contact, expects_any: bool, now: Tim
         last_transition_time: transition,
         observed_generation: None,
     };
-    Account { seen: MachineState { state, since, message }, accounted }
+    Account { seen: MachineState { state, since, message, output: String::new() }, accounted }
 }
 
 /// Whether the Machine says the same already.

@@ -2,7 +2,8 @@
 //!
 //! * [`steps`]: which of its own steps a machine runs next, and what it reports
 //! * [`accounting`]: which machines are heard of, and which are unaccounted for
-//! * [`release`]: which machines of a Release move now, and what it waits for; [`windows`]: when they may
+//! * [`release`]: which machines of a Release move now, and what it waits for; [`windows`]: when they may; [`workloads`]: the
+//!   workloads that move with them
 //! * [`questions`]: what JioCloud asked of machines: which version runs where, who failed, is an update pending
 
 pub mod accounting;
@@ -10,3 +11,4 @@ pub mod questions;
 pub mod release;
 pub mod steps;
 pub mod windows;
+pub mod workloads;

@@ -101,10 +101,15 @@ pub enum StepOutcome {
     Passed,
     Failed {
         message: String,
+        /// The last lines that it printed.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        output: String,
     },
     /// It cannot pass yet: others it depends on are not there.
     Pending {
         message: String,
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        output: String,
     },
 }
 
@@ -283,17 +288,17 @@ fn add(time: Timestamp, span: SignedDuration) -> Timestamp {
 
 /// The part of the status of a Machine that its own agent writes. A state that stays keeps the time since when it holds.
 pub fn report(record: &StepRecord, settings: &StepSettings, before: &MachineStatus, now: Timestamp) -> MachineStatus {
-    let keep = |value: StateValue, message: String, before: &Option<MachineState>| {
-        let since = before.as_ref().filter(|before| before.state == value);
+    let keep = |own: Judgement, before: &Option<MachineState>| {
+        let since = before.as_ref().filter(|before| before.state == own.state);
         let since = since.map_or_else(|| Time(now), |before| before.since.clone());
-        Some(MachineState { state: value, since, message })
+        Some(MachineState { state: own.state, since, message: own.message, output: own.output })
     };
     let (provisioned, configured) = (provisioned(record, settings), configured(record, settings));
-    let validated = validated(record, configured.0);
+    let validated = validated(record, configured.state);
     MachineStatus {
-        provisioned: keep(provisioned.0, provisioned.1, &before.provisioned),
-        configured: keep(configured.0, configured.1, &before.configured),
-        validated: keep(validated.0, validated.1, &before.validated),
+        provisioned: keep(provisioned, &before.provisioned),
+        configured: keep(configured, &before.configured),
+        validated: keep(validated, &before.validated),
         version: Some(MachineVersion {
             running: record.running.clone(),
             running_since: record.running_since.map(Time),
@@ -303,28 +308,45 @@ pub fn report(record: &StepRecord, settings: &StepSettings, before: &MachineStat
     }
 }
 
-type Judgement = (StateValue, String);
+/// A state, why, and what the step that led to it printed last.
+#[derive(Clone, Debug)]
+struct Judgement {
+    state: StateValue,
+    message: String,
+    output: String,
+}
+
+impl Judgement {
+    fn new(state: StateValue) -> Self {
+        Self { state, message: String::new(), output: String::new() }
+    }
+}
 
 fn judge(result: Option<&StepResult>) -> Judgement {
     if result.is_some_and(StepResult::holds) {
-        return (StateValue::Success, String::new());
+        return Judgement::new(StateValue::Success);
     }
+    let failed = |state, message: &String, output: &String| {
+        let (message, output) = (message.clone(), output.clone());
+        Judgement { state, message, output }
+    };
     match result.map(|result| &result.outcome) {
-        None => (StateValue::Pending, String::new()),
-        Some(StepOutcome::Running) => (StateValue::Running, String::new()),
-        Some(StepOutcome::Passed) => (StateValue::Success, String::new()),
-        Some(StepOutcome::Failed { message }) => (StateValue::Failed, message.clone()),
-        Some(StepOutcome::Pending { message }) => (StateValue::Pending, message.clone()),
+        None => Judgement::new(StateValue::Pending),
+        Some(StepOutcome::Running) => Judgement::new(StateValue::Running),
+        Some(StepOutcome::Passed) => Judgement::new(StateValue::Success),
+        Some(StepOutcome::Failed { message, output }) => failed(StateValue::Failed, message, output),
+        Some(StepOutcome::Pending { message, output }) => failed(StateValue::Pending, message, output),
     }
 }
 
 fn provisioned(record: &StepRecord, settings: &StepSettings) -> Judgement {
     if record.needs_provisioning {
-        let (_, why) = judge(record.static_.as_ref());
-        return (StateValue::Failed, format!("static configuration failed the first time: provision it anew: {why}"));
+        let why = judge(record.static_.as_ref());
+        let message = format!("static configuration failed the first time: provision it anew: {}", why.message);
+        return Judgement { state: StateValue::Failed, message, output: why.output };
     }
     if record.was_provisioned || !settings.has_static {
-        return (StateValue::Success, String::new());
+        return Judgement::new(StateValue::Success);
     }
     judge(record.static_.as_ref())
 }
@@ -335,21 +357,27 @@ fn configured(record: &StepRecord, settings: &StepSettings) -> Judgement {
     let mut steps = Vec::new();
     if record.needs_update() {
         let waits_for_drain = record.desired.drain && !record.has_passed(Step::Drain);
-        steps.push(at_goal(if waits_for_drain { Step::Drain } else { Step::Update }));
+        let mut update = at_goal(if waits_for_drain { Step::Drain } else { Step::Update });
+        if !update.message.is_empty() {
+            // There may be no such version: it is named where people look for the cause.
+            let doing = if waits_for_drain { "drain for" } else { "update to" };
+            update.message = format!("{doing} version {:?}: {}", record.goal(), update.message);
+        }
+        steps.push(update);
     }
     steps.extend(settings.has_static.then(|| at_goal(Step::Static)));
     steps.extend(settings.has_dynamic.then(|| at_goal(Step::Dynamic)));
-    let first = steps.into_iter().find(|(state, _)| *state != StateValue::Success);
-    first.unwrap_or((StateValue::Success, String::new()))
+    let first = steps.into_iter().find(|own| own.state != StateValue::Success);
+    first.unwrap_or_else(|| Judgement::new(StateValue::Success))
 }
 
 /// What was not configured is not valid either.
 fn validated(record: &StepRecord, configured: StateValue) -> Judgement {
     if configured == StateValue::Failed {
-        return (StateValue::Failed, "configuration failed".to_owned());
+        return Judgement { message: "configuration failed".to_owned(), ..Judgement::new(StateValue::Failed) };
     }
     if record.needs_update() {
-        return (StateValue::Pending, String::new());
+        return Judgement::new(StateValue::Pending);
     }
     judge(record.result_at_goal(Step::Validate))
 }

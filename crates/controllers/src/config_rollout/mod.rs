@@ -35,8 +35,8 @@ use kube::{
 };
 use mainstay_api::{
     config_versions::{
-        ANNOTATION, ConfigKind, ConfigSource, ConfigVersions, LAST_GOOD_ANNOTATION, ROLLED_OUT_ANNOTATION,
-        copy_config_map, copy_secret,
+        ANNOTATION, BEGAN_ANNOTATION, ConfigKind, ConfigSource, ConfigVersions, LAST_GOOD_ANNOTATION,
+        ROLLED_OUT_ANNOTATION, copy_config_map, copy_secret,
     },
     references,
 };
@@ -47,12 +47,13 @@ use serde_json::{Value, json};
 use self::{
     copies::CopyIndex,
     plan::{Action, CopyBody, OwnedCopy, VersionChange, VersionsWrite, Why, World},
-    workload::{WorkloadKey, WorkloadKind, is_budgeted},
+    workload::{RolloutPod, WorkloadKey, WorkloadKind, is_budgeted},
 };
 use crate::{
-    objects::deployment::Deployment,
+    objects::{deployment::Deployment, pod::Pod},
     runtime::{
         ApiError, Context, Controller, Limits, ObjectKey, Plan, Runnable, WorkQueue, context::resync_every, error,
+        object_writes,
     },
     workloads::controller_ref::{Owner, OwnerKind},
 };
@@ -92,6 +93,10 @@ impl FollowedWorkloads {
             key.object.namespace == namespace && sources.contains(source)
         };
         all.iter().filter(refers).map(|(key, _)| key.clone()).collect()
+    }
+
+    fn contains(&self, key: &WorkloadKey) -> bool {
+        self.0.lock().contains_key(key)
     }
 
     fn all(&self) -> Vec<WorkloadKey> {
@@ -134,6 +139,25 @@ pub fn controller(context: &Arc<Context>) -> Runnable {
             let source = ConfigSource { kind: event.kind, name: event.object.name };
             followed.referring_to(&source, &event.object.namespace).into_iter().for_each(|key| queue.add(key));
             add_owners(&queue, &event.object.namespace, &event.owners);
+        }
+    });
+    context.caches.pods.on_change({
+        let (queue, followed) = (queue.clone(), followed.clone());
+        move |change| {
+            let view = |pod: Option<&Pod>| pod.map(RolloutPod::from);
+            let Some(pod) = change.latest().filter(|_| view(change.before) != view(change.after)) else { return };
+            let owners = pod.metadata.owner_references.iter().flatten();
+            for owner in owners.filter(|owner| owner.controller == Some(true)) {
+                let kind = match owner.kind.as_str() {
+                    "StatefulSet" => WorkloadKind::StatefulSet,
+                    "DaemonSet" => WorkloadKind::DaemonSet,
+                    _ => continue,
+                };
+                let key = WorkloadKey { kind, object: ObjectKey::new(change.key.namespace.clone(), &owner.name) };
+                if followed.contains(&key) {
+                    queue.add(key);
+                }
+            }
         }
     });
     let mut synced = context.metadata.synced();
@@ -275,6 +299,17 @@ impl ConfigRollouts {
         released.map_err(ApiError::when(what))
     }
 
+    async fn delete_pod(&self, owner: &Owner, name: &str, uid: &str) -> Result<(), ApiError> {
+        let key = ObjectKey::new(owner.key.namespace.clone(), name);
+        let pods = self.context.pods_in(&key.namespace);
+        let deleted = object_writes::delete(&pods, &self.context.caches.pods, &key, uid).await?;
+        if deleted {
+            let message = format!("Deleted pod {name}, which is not ready with a version that was taken back");
+            self.context.events.normal(owner, "ConfigRolloutPodReplaced", message);
+        }
+        Ok(())
+    }
+
     /// Deletes a copy, or leaves it to its other owners.
     async fn disown<K>(&self, api: &Api<K>, owner: &Owner, name: &str) -> Result<(), kube::Error>
     where
@@ -306,6 +341,7 @@ impl ConfigRollouts {
                 "uid": owner.uid, "resourceVersion": write.version,
                 "annotations": {
                     ROLLED_OUT_ANNOTATION: text(&write.rolled_out), LAST_GOOD_ANNOTATION: text(&write.last_good),
+                    BEGAN_ANNOTATION: write.began.map(|time| time.to_string()),
                 },
             },
             "spec": { "template": { "metadata": { "annotations": { ANNOTATION: text(&write.template) } } } },
@@ -391,9 +427,10 @@ impl Controller for ConfigRollouts {
         Ok(Some(World { workload, contents, owned, in_use }))
     }
 
-    fn plan(world: &World, _now: Timestamp) -> Plan<OwnedAction, ()> {
+    fn plan(world: &World, now: Timestamp) -> Plan<OwnedAction, ()> {
         let uid = &world.workload.uid;
-        Plan::act(plan::plan(world).into_iter().map(|action| OwnedAction { uid: uid.clone(), action }))
+        let actions = plan::plan(world, now).into_iter().map(|action| OwnedAction { uid: uid.clone(), action });
+        Plan { requeue_at: plan::next_look(world), ..Plan::act(actions) }
     }
 
     async fn apply(&self, key: &WorkloadKey, OwnedAction { uid, action }: OwnedAction) -> Result<(), ApiError> {
@@ -402,6 +439,7 @@ impl Controller for ConfigRollouts {
             Action::EnsureCopy(body) => self.ensure_copy(&owner, body).await,
             Action::Write(write) => self.write(key, &owner, &write).await,
             Action::Release(copy) => self.release(&owner, &copy).await,
+            Action::DeletePod { name, uid } => self.delete_pod(&owner, &name, &uid).await,
         }
     }
 }

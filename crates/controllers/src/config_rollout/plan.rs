@@ -2,13 +2,15 @@
 //!
 //! A version is rolled out when the content of a ConfigMap or Secret differs from what was last rolled out. A template that names another version than the
 //! one rolled out last was taken back by somebody, and is left alone until the content changes. A rollout that exceeds its progress deadline is taken
-//! back to the versions with which the workload was last complete.
+//! back to the versions with which the workload was last complete. Deployments have such a deadline; for StatefulSets and DaemonSets it is kept here. A
+//! StatefulSet waits for a pod that is not ready before it replaces it: those of a version that was taken back are deleted for it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
 };
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use mainstay_api::config_versions::{ConfigKind, ConfigSource, ConfigVersions};
 
@@ -68,6 +70,11 @@ pub enum Action {
     Write(VersionsWrite),
     /// No longer wants to own a copy; it goes with its last owner.
     Release(OwnedCopy),
+    /// A pod that is not ready with a version that was taken back; its controller makes another.
+    DeletePod {
+        name: String,
+        uid: String,
+    },
 }
 
 /// Annotations of the workload and its template, as they are to be.
@@ -78,6 +85,8 @@ pub struct VersionsWrite {
     pub template: Option<ConfigVersions>,
     pub rolled_out: Option<ConfigVersions>,
     pub last_good: Option<ConfigVersions>,
+    /// When the rollout of the last change began, of workloads whose deadline is kept here.
+    pub began: Option<Timestamp>,
     pub why: Why,
 }
 
@@ -113,7 +122,17 @@ impl fmt::Display for VersionChange {
     }
 }
 
-pub fn plan(world: &World) -> Vec<Action> {
+/// When to look again although nothing changed: a rollout may have made no progress for too long.
+pub fn next_look(world: &World) -> Option<Timestamp> {
+    let workload = &world.workload;
+    let template = workload.template.as_ref().filter(|_| workload.is_budgeted && !workload.is_being_deleted)?;
+    if workload.progress != Progress::UnderWay || returns(world, template).is_empty() {
+        return None;
+    }
+    workload.deadline.as_ref()?.expires(template)
+}
+
+pub fn plan(world: &World, now: Timestamp) -> Vec<Action> {
     let workload = &world.workload;
     if workload.is_being_deleted {
         return Vec::new();
@@ -121,7 +140,7 @@ pub fn plan(world: &World) -> Vec<Action> {
     if !workload.is_budgeted {
         return give_up_versions(world);
     }
-    let next = next_versions(world);
+    let next = next_versions(world, now);
     let mut actions: Vec<Action> = world
         .contents
         .iter()
@@ -135,9 +154,14 @@ pub fn plan(world: &World) -> Vec<Action> {
         (&template, &rolled_out, &next.last_good) == (&workload.template, &workload.rolled_out, &workload.last_good);
     if is_recorded {
         actions.extend(release(world));
+        actions.extend(delete_rejected(world));
     } else {
         let (version, last_good, why) = (workload.version.clone(), next.last_good, next.why);
-        actions.push(Action::Write(VersionsWrite { version, template, rolled_out, last_good, why }));
+        let began = workload.deadline.as_ref().and_then(|deadline| match why {
+            Why::Changed(_) => Some(now),
+            _ => deadline.began,
+        });
+        actions.push(Action::Write(VersionsWrite { version, template, rolled_out, last_good, began, why }));
     }
     actions
 }
@@ -155,7 +179,7 @@ struct NextVersions {
     why: Why,
 }
 
-fn next_versions(world: &World) -> NextVersions {
+fn next_versions(world: &World, now: Timestamp) -> NextVersions {
     let workload = &world.workload;
     let current = workload.template.clone().unwrap_or_default();
     let (mut template, mut rolled_out) = (ConfigVersions::default(), ConfigVersions::default());
@@ -189,7 +213,12 @@ fn next_versions(world: &World) -> NextVersions {
     }
     let mut last_good = workload.last_good.clone();
     if template == current {
-        match workload.progress {
+        let expires = workload.deadline.as_ref().and_then(|deadline| deadline.expires(&current));
+        let progress = match workload.progress {
+            Progress::UnderWay if expires.is_some_and(|expires| now >= expires) => Progress::Failed,
+            progress => progress,
+        };
+        match progress {
             Progress::Complete if last_good.as_ref() != Some(&current) => {
                 last_good = Some(current);
                 let why = if taken_back.is_empty() { Why::Complete } else { Why::TakenBack(taken_back) };
@@ -236,7 +265,24 @@ fn give_up_versions(world: &World) -> Vec<Action> {
     }
     let version = workload.version.clone();
     let why = Why::Unbudgeted;
-    vec![Action::Write(VersionsWrite { version, template: None, rolled_out: None, last_good: None, why })]
+    let write = VersionsWrite { version, template: None, rolled_out: None, last_good: None, began: None, why };
+    vec![Action::Write(write)]
+}
+
+/// Pods that are not ready with a version that was taken back, and that their controller would wait for.
+fn delete_rejected(world: &World) -> Vec<Action> {
+    let workload = &world.workload;
+    let deadline = workload.deadline.as_ref().filter(|deadline| deadline.waits_for_unready);
+    let (Some(deadline), Some(template), Some(rolled_out)) = (deadline, &workload.template, &workload.rolled_out)
+    else {
+        return Vec::new();
+    };
+    let is_rejected = |(source, copy): (&ConfigSource, &String)| {
+        rolled_out.copies.get(source) == Some(copy) && template.copies.get(source).is_some_and(|own| own != copy)
+    };
+    let stuck = deadline.pods.iter().filter(|pod| pod.ready_since.is_none() && !pod.is_leaving && !pod.waits);
+    let rejected = stuck.filter(|pod| pod.versions.copies.iter().any(is_rejected));
+    rejected.map(|pod| Action::DeletePod { name: pod.name.clone(), uid: pod.uid.clone() }).collect()
 }
 
 /// Copies that nobody will read again.

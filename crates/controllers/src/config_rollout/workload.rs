@@ -2,24 +2,30 @@
 
 use std::{collections::BTreeSet, fmt, sync::Arc};
 
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
+    Metadata,
     api::{
         apps::v1::{DaemonSet, StatefulSet},
         core::v1::PodTemplateSpec,
     },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use mainstay_api::{
     config_versions::{
-        ANNOTATION, BUDGETED, ConfigSource, ConfigVersions, LAST_GOOD_ANNOTATION, ROLLED_OUT_ANNOTATION,
-        ROLLOUT_ANNOTATION,
+        ANNOTATION, BEGAN_ANNOTATION, BUDGETED, ConfigSource, ConfigVersions, LAST_GOOD_ANNOTATION,
+        PROGRESS_DEADLINE_ANNOTATION, PROGRESS_DEADLINE_SECONDS, ROLLED_OUT_ANNOTATION, ROLLOUT_ANNOTATION,
+        parse_progress_deadline,
     },
-    needs::AnnotationMap,
+    needs::{self, AnnotationMap},
     references,
 };
 use serde_json::Value;
 
-use crate::{objects::deployment::Deployment, runtime::ObjectKey};
+use crate::{
+    objects::{deployment::Deployment, pod::Pod},
+    runtime::{Caches, ObjectKey},
+};
 
 const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 
@@ -48,8 +54,68 @@ pub enum Progress {
     UnderWay,
     /// All pods have the current template and are available.
     Complete,
-    /// It exceeded its progress deadline. Only Deployments have one.
+    /// It exceeded its progress deadline.
     Failed,
+}
+
+/// What judges the progress of a workload whose own controller has no deadline for it: a StatefulSet or DaemonSet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OwnDeadline {
+    pub limit: SignedDuration,
+    /// When the last change began to be rolled out.
+    pub began: Option<Timestamp>,
+    pub pods: Vec<RolloutPod>,
+    /// Its controller waits for pods that are not ready before it replaces them, also those of a version that was taken back.
+    pub waits_for_unready: bool,
+}
+
+/// A pod of such a workload.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RolloutPod {
+    pub name: String,
+    pub uid: String,
+    pub versions: ConfigVersions,
+    pub is_leaving: bool,
+    /// Nothing if it is not ready.
+    pub ready_since: Option<Timestamp>,
+    /// It waits for what it needs.
+    pub waits: bool,
+    /// When it had all that it needs.
+    pub needs_met: Option<Timestamp>,
+}
+
+impl From<&Pod> for RolloutPod {
+    fn from(pod: &Pod) -> Self {
+        let since = |type_: &str, status: &str| {
+            let condition = pod.condition(type_).filter(|condition| condition.status == status)?;
+            condition.last_transition_time.as_ref().map(|Time(time)| *time)
+        };
+        let needs = pod.condition(needs::CONDITION).filter(|condition| condition.status == "False");
+        Self {
+            name: pod.name().to_owned(),
+            uid: pod.uid().to_owned(),
+            versions: ConfigVersions::from_annotations(&pod.metadata.annotations),
+            is_leaving: !pod.is_active(),
+            ready_since: pod.is_ready().then(|| since("Ready", "True")).flatten(),
+            waits: needs.is_some_and(|condition| condition.reason.as_deref() != Some(needs::TIMEOUT)),
+            needs_met: since(needs::CONDITION, "True"),
+        }
+    }
+}
+
+impl OwnDeadline {
+    /// When the pods of these versions will have made no progress for too long. Nothing while there is none that is not ready, and while one waits
+    /// for what it needs: waiting is not failing.
+    pub fn expires(&self, versions: &ConfigVersions) -> Option<Timestamp> {
+        let of_versions = || self.pods.iter().filter(|pod| pod.versions == *versions && !pod.is_leaving);
+        let is_stuck = of_versions().any(|pod| pod.ready_since.is_none());
+        if !is_stuck || of_versions().any(|pod| pod.waits) {
+            return None;
+        }
+        let progress = of_versions().flat_map(|pod| [pod.ready_since, pod.needs_met]).flatten().max();
+        let since = self.began.map(|began| progress.map_or(began, |progress| progress.max(began)))?;
+        since.checked_add(self.limit).ok()
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -65,6 +131,7 @@ pub struct Workload {
     pub rolled_out: Option<ConfigVersions>,
     pub last_good: Option<ConfigVersions>,
     pub progress: Progress,
+    pub deadline: Option<OwnDeadline>,
 }
 
 impl Workload {
@@ -82,6 +149,7 @@ impl Workload {
             rolled_out: recorded(ROLLED_OUT_ANNOTATION),
             last_good: recorded(LAST_GOOD_ANNOTATION),
             progress,
+            deadline: None,
         }
     }
 }
@@ -156,18 +224,32 @@ pub fn template_versions(template: &PodTemplateSpec) -> Option<&str> {
     template.metadata.as_ref()?.annotations.annotation(ANNOTATION)
 }
 
+/// The deadline that this controller watches for a workload.
+fn own_deadline(meta: &ObjectMeta, pods: &[Arc<Pod>], waits_for_unready: bool) -> OwnDeadline {
+    let limit = meta.annotations.annotation(PROGRESS_DEADLINE_ANNOTATION).map(parse_progress_deadline);
+    let limit = limit.and_then(Result::ok).unwrap_or(PROGRESS_DEADLINE_SECONDS);
+    OwnDeadline {
+        limit: SignedDuration::from_secs(limit.into()),
+        began: meta.annotations.annotation(BEGAN_ANNOTATION).and_then(|text| text.parse().ok()),
+        pods: pods.iter().map(|pod| RolloutPod::from(&**pod)).collect(),
+        waits_for_unready,
+    }
+}
+
 /// The workload that a key stands for.
 pub fn find(context: &crate::runtime::Context, key: &WorkloadKey) -> Option<Workload> {
     let caches = &context.caches;
-    fn view<K>(found: Option<Arc<K>>) -> Option<Workload>
+    fn view<K: Metadata<Ty = ObjectMeta>>(caches: &Caches, set: &K, waits_for_unready: bool) -> Workload
     where
         Workload: for<'k> From<&'k K>,
     {
-        found.map(|found| Workload::from(&*found))
+        let pods = caches.pods.controlled_by(set.metadata().uid.as_deref().unwrap_or_default());
+        let deadline = Some(own_deadline(set.metadata(), &pods, waits_for_unready));
+        Workload { deadline, ..Workload::from(set) }
     }
     match key.kind {
-        WorkloadKind::Deployment => view(caches.deployments.get(&key.object)),
-        WorkloadKind::StatefulSet => view(caches.stateful_sets.get(&key.object)),
-        WorkloadKind::DaemonSet => view(caches.daemon_sets.get(&key.object)),
+        WorkloadKind::Deployment => caches.deployments.get(&key.object).map(|found| Workload::from(&*found)),
+        WorkloadKind::StatefulSet => caches.stateful_sets.get(&key.object).map(|found| view(caches, &*found, true)),
+        WorkloadKind::DaemonSet => caches.daemon_sets.get(&key.object).map(|found| view(caches, &*found, false)),
     }
 }

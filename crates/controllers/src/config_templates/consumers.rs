@@ -1,4 +1,5 @@
-//! Consumers: the pods that read a template's output, how far each has come with a version, and whether it is well.
+//! Consumers: the pods that read a template's output, how far each has come with a version, and whether it is well. ([`machines`](super::machines)
+//! are consumers as well.)
 //!
 //! What was done with a pod is in an annotation of it, so that it goes with the pod. Its node says in a condition which versions the files of
 //! the pod are of ([`FILES_CONDITION`]): nobody is notified before.
@@ -10,7 +11,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Patch, PatchParams};
 use mainstay_api::{
     config_template::{CONSUMER_ANNOTATION, ConfigTemplate, Consumer, OnChange, OutputKind, TIMEOUT_SECONDS},
-    config_versions::{self, ConfigKind, ConfigSource, ConfigVersions, FILES_CONDITION},
+    config_versions::{self, CONTAINERS_CONDITION, ConfigKind, ConfigSource, ConfigVersions, FILES_CONDITION},
+    matching::UNLABELLED,
     validation::labels,
 };
 use mainstay_waves::Health;
@@ -18,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
+    machines::MachineTarget,
     notify::{NotifyRequest, NotifyResult, PodAction},
     plan::Outcome,
 };
@@ -66,6 +69,9 @@ pub struct ConsumerView {
     pub state: Option<ConsumerState>,
     /// The copy of the output that its files are of, as its node says.
     pub files: Option<String>,
+    /// The copy of the output that its containers were made with, as its node says: what is in their environment. Empty if they were made with none,
+    /// nothing if the node does not say.
+    pub begun_with: Option<String>,
     /// A container of it has started.
     pub started: bool,
     /// The container that is notified runs.
@@ -75,19 +81,52 @@ pub struct ConsumerView {
     pub restarts: i32,
     /// How a container that was restarted ended, if that was a failure.
     pub crash: Option<String>,
+    /// It is a machine, not a pod.
+    pub machine: Option<MachineTarget>,
 }
 
-/// The consumers of a template that are not at their end, by name.
-pub fn observe(caches: &Caches, template: &ConfigTemplate) -> Vec<ConsumerView> {
-    let pods = caches.pods.in_namespace(template.namespace());
-    let consumers = pods.iter().filter(|pod| !pod.is_finished());
-    consumers.filter_map(|pod| Some(view(template, find(caches, template, pod)?, pod))).collect()
+/// What the pods of a namespace are to a template.
+#[derive(Default)]
+pub struct PodConsumers {
+    /// Those that are not at their end, by name.
+    pub consumers: Vec<ConsumerView>,
+    pub former: Vec<FormerConsumer>,
+    /// The copies of the output that pods read, consumers or not.
+    pub read_copies: BTreeSet<String>,
+}
+
+/// Looks at every pod once: there may be many that are nothing to this template.
+pub fn observe(caches: &Caches, template: &ConfigTemplate) -> PodConsumers {
+    let (mut found, source) = (PodConsumers::default(), output_source(template));
+    for pod in caches.pods.in_namespace(template.namespace()).iter().filter(|pod| !pod.is_finished()) {
+        match find(caches, template, pod) {
+            Some(consumer) => found.consumers.push(view(template, consumer, pod)),
+            None if pod.is_active() && was_told_by(pod, template) => {
+                found.former.push(FormerConsumer { pod: pod.name().to_owned(), uid: pod.uid().to_owned() });
+            }
+            None => {}
+        }
+        found.read_copies.extend(source.as_ref().and_then(|source| read_copy(pod, source)));
+    }
+    found
+}
+
+/// The copy of an output that a pod reads.
+fn read_copy(pod: &Pod, source: &ConfigSource) -> Option<String> {
+    // Few pods of a namespace read this output: the others are not worth parsing.
+    annotation(pod, config_versions::ANNOTATION).filter(|text| text.contains(&source.name))?;
+    ConfigVersions::from_annotations(&pod.metadata.annotations).copies.remove(source)
+}
+
+/// The templates that did something with a pod.
+pub fn named_templates(pod: &Pod) -> Vec<String> {
+    states(pod).into_keys().collect()
 }
 
 /// Whether a pod is a consumer of the template, or was one.
 pub fn concerns(caches: &Caches, template: &ConfigTemplate, pod: &Pod) -> bool {
     let in_namespace = pod.metadata.namespace.as_deref() == Some(template.namespace());
-    in_namespace && (find(caches, template, pod).is_some() || states(pod).contains_key(template.name()))
+    in_namespace && (find(caches, template, pod).is_some() || was_told_by(pod, template))
 }
 
 /// A pod that was a consumer, until the template or its labels changed.
@@ -97,33 +136,14 @@ pub struct FormerConsumer {
     pub uid: String,
 }
 
-pub fn observe_former(caches: &Caches, template: &ConfigTemplate) -> Vec<FormerConsumer> {
-    let pods = caches.pods.in_namespace(template.namespace());
-    let was_consumer = |pod: &&std::sync::Arc<Pod>| {
-        pod.is_active() && states(pod).contains_key(template.name()) && find(caches, template, pod).is_none()
-    };
-    let former = |pod: &std::sync::Arc<Pod>| FormerConsumer { pod: pod.name().to_owned(), uid: pod.uid().to_owned() };
-    pods.iter().filter(was_consumer).map(former).collect()
-}
-
-/// The copies of the output that pods read, consumers or not.
-pub fn read_copies(caches: &Caches, template: &ConfigTemplate) -> BTreeSet<String> {
-    let Some(source) = output_source(template) else { return BTreeSet::new() };
-    let pods = caches.pods.in_namespace(template.namespace());
-    let reading = pods.iter().filter(|pod| !pod.is_finished());
-    reading
-        .filter_map(|pod| ConfigVersions::from_annotations(&pod.metadata.annotations).copies.remove(&source))
-        .collect()
-}
-
 /// The entry of the template that a pod is a consumer by: the first that fits.
 pub fn find<'t>(caches: &Caches, template: &'t ConfigTemplate, pod: &Pod) -> Option<&'t Consumer> {
     if pod.metadata.namespace.as_deref() != Some(template.namespace()) {
         return None;
     }
     template.spec.consumers.iter().find(|consumer| {
-        let own = pod.metadata.labels.clone().unwrap_or_default();
-        let selected = consumer.selector.as_ref().is_some_and(|selector| labels::matches(selector, &own));
+        let own = pod.metadata.labels.as_ref().unwrap_or(&UNLABELLED);
+        let selected = consumer.selector.as_ref().is_some_and(|selector| labels::matches(selector, own));
         let belongs = || consumer.workload.as_ref().is_some_and(|own| belongs(caches, pod, &own.kind, &own.name));
         selected || belongs()
     })
@@ -162,16 +182,23 @@ fn annotation<'p>(pod: &'p Pod, key: &str) -> Option<&'p str> {
     pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
+/// Whether the template did something with the pod. Looked at for every pod of the namespace, so what does not even name it is not parsed.
+fn was_told_by(pod: &Pod, template: &ConfigTemplate) -> bool {
+    annotation(pod, CONSUMER_ANNOTATION).is_some_and(|text| text.contains(template.name()))
+        && states(pod).contains_key(template.name())
+}
+
 fn states(pod: &Pod) -> ConsumerStates {
     annotation(pod, CONSUMER_ANNOTATION).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
 fn view(template: &ConfigTemplate, consumer: &Consumer, pod: &Pod) -> ConsumerView {
     let action = pod_action(consumer.on_change.as_ref(), pod);
-    let files = pod.condition(FILES_CONDITION).filter(|condition| condition.status == "True").and_then(|condition| {
+    let copy_in = |condition: &str| {
+        let condition = pod.condition(condition).filter(|condition| condition.status == "True")?;
         let versions: ConfigVersions = condition.message.as_deref()?.parse().ok()?;
         versions.copies.get(&output_source(template)?).cloned()
-    });
+    };
     let statuses = &pod.status.container_statuses;
     let is_running = |name: &str| {
         statuses.iter().any(|own| own.name == name && own.state.as_ref().is_some_and(|state| state.running.is_some()))
@@ -194,12 +221,14 @@ fn view(template: &ConfigTemplate, consumer: &Consumer, pod: &Pod) -> ConsumerVi
         action,
         first_container: pod.spec.containers.first().map(|own| own.name.clone()).unwrap_or_default(),
         state: states(pod).remove(template.name()),
-        files,
+        files: copy_in(FILES_CONDITION),
+        begun_with: pod.condition(CONTAINERS_CONDITION).map(|_| copy_in(CONTAINERS_CONDITION).unwrap_or_default()),
         started,
         deleting: pod.is_being_deleted(),
         health: health(pod),
         restarts: statuses.iter().map(|own| own.restart_count).sum(),
         crash,
+        machine: None,
     }
 }
 

@@ -29,13 +29,27 @@ struct Indexed {
     writers: HashMap<Source, BTreeSet<ObjectKey>>,
     /// Those that read Services by labels.
     selecting: BTreeMap<ObjectKey, Vec<ServiceSelector>>,
-    by_namespace: HashMap<String, BTreeSet<ObjectKey>>,
+    /// Those with a consumer that has this label.
+    by_consumer: HashMap<ConsumerLabel, BTreeSet<ObjectKey>>,
+    /// By namespace: those with consumers that no label tells.
+    by_other_consumer: HashMap<String, BTreeSet<ObjectKey>>,
+    /// Those whose output machines have as a file.
+    with_machines: BTreeSet<ObjectKey>,
     entries: HashMap<ObjectKey, Entry>,
 }
 
 struct Entry {
     reads: Vec<Source>,
     writes: Option<Source>,
+    consumers: Vec<ConsumerLabel>,
+}
+
+/// A label that every consumer by one entry of a template has.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct ConsumerLabel {
+    namespace: String,
+    key: String,
+    value: String,
 }
 
 struct ServiceSelector {
@@ -82,8 +96,27 @@ impl InputIndex {
         if !selecting.is_empty() {
             indexed.selecting.insert(key.clone(), selecting);
         }
-        indexed.by_namespace.entry(key.namespace.clone()).or_default().insert(key.clone());
-        indexed.entries.insert(key.clone(), Entry { reads, writes });
+        let (mut consumers, mut has_others) = (Vec::new(), false);
+        for consumer in template.spec.consumers.iter().filter(|consumer| consumer.machines.is_none()) {
+            let labels = consumer.selector.as_ref().and_then(|selector| selector.match_labels.as_ref());
+            match labels.and_then(|labels| labels.first_key_value()) {
+                Some((label, value)) => {
+                    let (namespace, value) = (key.namespace.clone(), value.clone());
+                    consumers.push(ConsumerLabel { namespace, key: label.clone(), value });
+                }
+                None => has_others = true,
+            }
+        }
+        for label in &consumers {
+            indexed.by_consumer.entry(label.clone()).or_default().insert(key.clone());
+        }
+        if has_others {
+            indexed.by_other_consumer.entry(key.namespace.clone()).or_default().insert(key.clone());
+        }
+        if template.spec.has_machines() {
+            indexed.with_machines.insert(key.clone());
+        }
+        indexed.entries.insert(key.clone(), Entry { reads, writes, consumers });
     }
 
     pub fn readers(&self, source: &Source) -> Vec<ObjectKey> {
@@ -108,8 +141,29 @@ impl InputIndex {
         readers.into_iter().collect()
     }
 
-    pub fn templates_in(&self, namespace: &str) -> Vec<ObjectKey> {
-        self.0.lock().by_namespace.get(namespace).into_iter().flatten().cloned().collect()
+    /// Those whose output machines have as a file.
+    pub fn with_machines(&self) -> Vec<ObjectKey> {
+        self.0.lock().with_machines.iter().cloned().collect()
+    }
+
+    /// Those that may have a pod with one of these sets of labels as a consumer, and those that are named.
+    pub fn templates_of_pod<'l>(
+        &self,
+        namespace: &str,
+        all: impl Iterator<Item = &'l BTreeMap<String, String>>,
+        named: Vec<String>,
+    ) -> BTreeSet<ObjectKey> {
+        let indexed = self.0.lock();
+        let mut found: BTreeSet<ObjectKey> =
+            indexed.by_other_consumer.get(namespace).into_iter().flatten().cloned().collect();
+        for (key, value) in all.flatten() {
+            let (namespace, key, value) = (namespace.to_owned(), key.clone(), value.clone());
+            let label = ConsumerLabel { namespace, key, value };
+            found.extend(indexed.by_consumer.get(&label).into_iter().flatten().cloned());
+        }
+        let named = named.into_iter().map(|name| ObjectKey::new(namespace, name));
+        found.extend(named.filter(|key| indexed.entries.contains_key(key)));
+        found
     }
 }
 
@@ -127,11 +181,13 @@ impl Indexed {
                 }
             }
         }
-        let Some(Entry { reads, writes }) = self.entries.remove(key) else { return };
+        let Some(Entry { reads, writes, consumers }) = self.entries.remove(key) else { return };
         reads.iter().for_each(|source| remove_from(&mut self.readers, source, key));
         writes.iter().for_each(|source| remove_from(&mut self.writers, source, key));
-        remove_from(&mut self.by_namespace, &key.namespace, key);
+        consumers.iter().for_each(|label| remove_from(&mut self.by_consumer, label, key));
+        remove_from(&mut self.by_other_consumer, &key.namespace, key);
         self.selecting.remove(key);
+        self.with_machines.remove(key);
     }
 }
 
@@ -173,6 +229,33 @@ mod tests {
         index.set(&key("nodes"), None);
         assert_eq!(index.readers(&Source::ConfigMap(key("settings"))), []);
         assert_eq!(index.readers(&Source::Nodes), [key("map")]);
-        assert_eq!(index.templates_in("shop").len(), 5);
+    }
+
+    #[test]
+    fn a_pod_finds_the_templates_that_it_may_be_a_consumer_of_and_no_others() {
+        let index = InputIndex::default();
+        let key = |name: &str| ObjectKey::new("shop", name);
+        let set = |name: &str, consumers: serde_json::Value| {
+            let template = serde_json::from_value(json!({ "spec": { "consumers": consumers } })).unwrap();
+            index.set(&key(name), Some(&template));
+        };
+        for number in 0..100 {
+            let app = format!("app-{number}");
+            set(&app, json!([{ "selector": { "matchLabels": { "app": app, "tier": "web" } } }]));
+        }
+        let exists = json!({ "matchExpressions": [{ "key": "app", "operator": "Exists" }] });
+        set("by-expression", json!([{ "selector": exists }]));
+        set("by-workload", json!([{ "workload": { "kind": "Deployment", "name": "web" } }]));
+        set("machines", json!([{ "machines": { "path": "/etc/x" } }]));
+        let labels = BTreeMap::from([("app".to_owned(), "app-7".to_owned()), ("x".to_owned(), "y".to_owned())]);
+        let of_pod = |namespace: &str, named: &[&str]| -> Vec<ObjectKey> {
+            let named = named.iter().map(|name| (*name).to_owned()).collect();
+            index.templates_of_pod(namespace, [&labels].into_iter(), named).into_iter().collect()
+        };
+        assert_eq!(of_pod("shop", &[]), [key("app-7"), key("by-expression"), key("by-workload")]);
+        assert_eq!(of_pod("elsewhere", &[]), []);
+        assert_eq!(of_pod("shop", &["app-9", "gone"]).len(), 4, "one that had it as a consumer before");
+        set("app-7", json!([]));
+        assert_eq!(of_pod("shop", &[]), [key("by-expression"), key("by-workload")]);
     }
 }

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use crate::{
     objects::service::Service,
     runtime::{ApiError, Caches, Context, ObjectKey},
-    services::slice_index::service_of,
+    services::slice_index::SERVICE_NAME,
 };
 
 /// What the inputs of a template are now.
@@ -161,9 +161,12 @@ fn read_service(caches: &Caches, own_namespace: &str, input: &ServiceInput) -> O
 }
 
 fn slices_of(caches: &Caches, service: &Service) -> Vec<std::sync::Arc<EndpointSlice>> {
-    let key = ObjectKey::from_meta(&service.metadata);
-    let slices = caches.slices.in_namespace(service.namespace());
-    slices.into_iter().filter(|slice| service_of(slice).as_ref() == Some(&key)).collect()
+    let mut slices = caches.slices.in_namespace(service.namespace());
+    slices.retain(|slice| {
+        let owner = slice.metadata.labels.as_ref().and_then(|labels| labels.get(SERVICE_NAME));
+        owner.is_some_and(|owner| owner == service.name())
+    });
+    slices
 }
 
 /// `{name, namespace, labels, clusterIP, ports, endpoints, ready, addressable}`.

@@ -4,15 +4,19 @@
 //! * [`inputs`]: objects of the cluster as templates see them
 //! * [`renderer`]: where templates are rendered; [`render_cache`]: the last results
 //! * [`consumers`]: the pods that read the output, how far each has come, and whether it is well
+//! * [`machines`]: the machines that have the output as a file
 //! * [`plan`]: what to do next (pure): validate, move consumers in waves, accept, return to the last good version
-//! * [`versions`]: the output and the immutable copies of its versions; [`notify`]: tells programs in pods
+//! * [`versions`]: the output and the immutable copies of its versions; [`copy_index`]: which copies a template has
+//! * [`notify`]: tells programs in pods
 //!
 //! Nothing stores a step: the status has the last good version and the one on its way, a pod's annotation has the version it was given. The output
 //! holds the last good version, so that a pod that starts has it. A consumer that is moved reads a copy meanwhile.
 
 mod consumers;
+mod copy_index;
 mod input_index;
 mod inputs;
+mod machines;
 pub mod notify;
 mod plan;
 mod quiet_period;
@@ -25,9 +29,11 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ObjectReference;
-use mainstay_api::config_template::{ConfigTemplate, MAX_DELAY_SECONDS, QUIET_SECONDS};
+use mainstay_api::config_template::{ConfigTemplate, MAX_DELAY_SECONDS, OutputKind, QUIET_SECONDS};
 
 use self::{
+    consumers::PodConsumers,
+    copy_index::CopyIndex,
     input_index::{InputIndex, Source},
     notify::ConsumerNotifier,
     plan::{Action, Outcome, Rendered, World},
@@ -52,6 +58,7 @@ pub struct ConfigTemplateController {
     context: Arc<Context>,
     quiet: Arc<QuietPeriods>,
     last_results: Arc<RenderCache>,
+    copies: Arc<CopyIndex>,
     notifier: Arc<dyn ConsumerNotifier>,
     renderer: Arc<dyn TemplateRenderer>,
 }
@@ -67,6 +74,7 @@ pub fn controller(
         index: InputIndex::default(),
         quiet: Arc::default(),
         last_results: Arc::default(),
+        copies: Arc::default(),
         clock: context.clock.clone(),
     });
     wakes.follow(context);
@@ -77,8 +85,20 @@ pub fn controller(
     let notifier = notifier.unwrap_or_else(|| Arc::new(notify::ApiNotifier::new(context.client.clone())));
     let renderer = renderer.unwrap_or_else(|| Arc::new(LocalRenderer));
     let (quiet, last_results) = (wakes.quiet.clone(), wakes.last_results.clone());
-    let controller = ConfigTemplateController { context: context.clone(), quiet, last_results, notifier, renderer };
-    context.runnable(Arc::new(controller), queue, Limits::default()).alongside(resync)
+    let (copies, files) = (wakes.copies.clone(), context.machine_files.clone());
+    let controller = ConfigTemplateController {
+        context: context.clone(),
+        quiet,
+        last_results,
+        copies: copies.clone(),
+        notifier,
+        renderer,
+    };
+    context.runnable(Arc::new(controller), queue, Limits::default()).alongside(resync).after(async move {
+        // Without them every machine would seem to have no file, and every version no copy.
+        files.synced().await;
+        copies.synced().await;
+    })
 }
 
 /// What wakes a template: changes of itself, of its inputs (after they were quiet), of its consumers and of its output.
@@ -87,6 +107,7 @@ struct Wakes {
     index: InputIndex,
     quiet: Arc<QuietPeriods>,
     last_results: Arc<RenderCache>,
+    copies: Arc<CopyIndex>,
     clock: crate::runtime::Clock,
 }
 
@@ -121,11 +142,26 @@ impl Wakes {
             }
         });
         let own = self.clone();
+        context.caches.nodes.on_change(move |change| {
+            if machines::differs(change.before, change.after) {
+                own.index.with_machines().into_iter().for_each(|template| own.queue.add(template));
+            }
+        });
+        let own = self.clone();
+        context.machine_files.on_change(move |change| {
+            if let Some(file) = change.latest() {
+                own.queue.add(machines::template_key(file));
+            }
+        });
+        let own = self.clone();
         context.metadata.on_event(move |resource, event| own.object_changed(resource, event));
         let (own, weak) = (self.clone(), Arc::downgrade(context));
         context.caches.pods.on_change(move |change| {
             let Some((context, pod)) = weak.upgrade().zip(change.latest()) else { return };
-            for key in own.index.templates_in(&change.key.namespace) {
+            let labels =
+                [change.before, change.after].into_iter().flatten().filter_map(|pod| pod.metadata.labels.as_ref());
+            let named = consumers::named_templates(pod);
+            for key in own.index.templates_of_pod(&change.key.namespace, labels, named) {
                 let template = context.config_templates.get(&key);
                 if template.is_some_and(|template| consumers::concerns(&context.caches, &template, pod)) {
                     own.queue.add(key);
@@ -136,13 +172,18 @@ impl Wakes {
 
     /// A ConfigMap or Secret is an input, an output, or nothing to us.
     fn object_changed(&self, resource: &ServerResource, event: &MetadataEvent) {
-        let (MetadataEvent::Applied(meta) | MetadataEvent::Deleted(meta)) = event else { return };
-        let source = if resource.is_named("", "configmaps") {
-            Source::ConfigMap(ObjectKey::from_meta(meta))
+        let kind = if resource.is_named("", "configmaps") {
+            OutputKind::ConfigMap
         } else if resource.is_named("", "secrets") {
-            Source::Secret(ObjectKey::from_meta(meta))
+            OutputKind::Secret
         } else {
             return;
+        };
+        self.copies.take_event(kind, event);
+        let (MetadataEvent::Applied(meta) | MetadataEvent::Deleted(meta)) = event else { return };
+        let source = match kind {
+            OutputKind::ConfigMap => Source::ConfigMap(ObjectKey::from_meta(meta)),
+            OutputKind::Secret => Source::Secret(ObjectKey::from_meta(meta)),
         };
         self.inputs_changed(self.index.readers(&source));
         self.index.writers(&source).into_iter().for_each(|template| self.queue.add(template));
@@ -198,15 +239,21 @@ impl Controller for ConfigTemplateController {
                 rendered
             }
         };
-        let output = versions::read(&self.context.client, &template).await?;
+        let output = versions::read(&self.context.client, &self.copies, &template).await?;
         let caches = &self.context.caches;
+        let machines = machines::observe(&self.context, &template);
+        let former_files = machines::observe_former(&self.context, &template, &machines);
+        let PodConsumers { mut consumers, former, mut read_copies } = consumers::observe(caches, &template);
+        consumers.extend(machines);
+        read_copies.extend(machines::read_copies(&self.context, &template));
         Ok(Some(World {
             quiet_until: None,
             rendered: Some(rendered),
             output,
-            consumers: consumers::observe(caches, &template),
-            former: consumers::observe_former(caches, &template),
-            read_copies: consumers::read_copies(caches, &template),
+            consumers,
+            former,
+            former_files,
+            read_copies,
             template,
         }))
     }
@@ -221,9 +268,9 @@ impl Controller for ConfigTemplateController {
             Action::WriteOutput { output, owner, content } => {
                 versions::write_output(&context.client, &key.namespace, &output, &owner, content).await
             }
-            Action::MakeCopy(copy) => versions::make_copy(&context.client, &key.namespace, copy).await,
+            Action::MakeCopy(copy) => versions::make_copy(&context.client, &self.copies, &key.namespace, copy).await,
             Action::DeleteCopy { kind, name, uid } => {
-                versions::delete_copy(&context.client, &key.namespace, kind, &name, &uid).await
+                versions::delete_copy(&context.client, &self.copies, &key.namespace, kind, &name, &uid).await
             }
             Action::Validate(request) => notify::validate(&*self.notifier, &key.namespace, request).await,
             Action::SetConsumer(change) => consumers::write(context, key, change).await,
@@ -232,6 +279,8 @@ impl Controller for ConfigTemplateController {
                 consumers::write(context, key, change.finished(step, context.clock.now())).await
             }
             Action::Release { former, output } => consumers::release(context, key, former, &output).await,
+            Action::SetFile(change) => machines::write(context, key, change).await,
+            Action::DeleteFile(former) => machines::delete(context, &key.namespace, &former).await,
             Action::Evict { pod, uid } => notify::evict(context, &key.namespace, &pod, &uid).await,
         }
     }

@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use http::Request;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client,
     api::{AttachParams, DeleteParams, EvictParams, Preconditions},
+    client::Body,
+    core::Status,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
@@ -16,6 +19,8 @@ use crate::runtime::{ApiError, Context, error};
 
 /// How much of a command's output an error repeats.
 const MAX_OUTPUT: usize = 512;
+/// How much of an answer is read that may be the API's own refusal.
+const MAX_STATUS: usize = 64 << 10;
 /// How long a signal may take.
 const SIGNAL_TIMEOUT: u32 = 10;
 
@@ -279,18 +284,33 @@ impl ApiNotifier {
         let path = path.trim_start_matches('/');
         let uri = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy/{path}");
         let doing = format!("send a request to pod {namespace}/{pod}");
-        let built = Request::builder().method(method.as_str()).uri(uri).body(Vec::new());
+        let built = Request::builder().method(method.as_str()).uri(uri).body(Body::empty());
         let built = built.map_err(|error| ApiError::new(doing.clone(), kube::Error::HttpError(error)))?;
-        let how = match tokio::time::timeout(timeout, self.client.request_text(built)).await {
-            Ok(Ok(_)) => return Ok(CommandResult::Succeeded),
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 && status.details.is_some() => {
-                return Err(ApiError::new(doing, kube::Error::Api(status)));
-            }
-            Ok(Err(kube::Error::Api(status))) => format!("{method} :{port}/{path} was answered with {}", status.code),
+        let how = match tokio::time::timeout(timeout, self.ask(built)).await {
+            Ok(Ok(code)) if code.is_success() => return Ok(CommandResult::Succeeded),
+            Ok(Ok(code)) => format!("{method} :{port}/{path} was answered with {}", code.as_u16()),
             Ok(Err(error)) => return Err(ApiError::new(doing, error)),
             Err(_) => format!("{method} :{port}/{path} was not answered within {} s", timeout.as_secs()),
         };
         Ok(CommandResult::Failed { how, output: String::new() })
+    }
+}
+
+impl ApiNotifier {
+    /// How a pod answers. Its body may be of any length, and is not read; an error is the API's own, such as a pod that is gone.
+    async fn ask(&self, request: Request<Body>) -> Result<StatusCode, kube::Error> {
+        let answer = self.client.send(request).await?;
+        let code = answer.status();
+        if code != StatusCode::NOT_FOUND {
+            return Ok(code);
+        }
+        let Ok(body) = Limited::new(answer.into_body(), MAX_STATUS).collect().await else { return Ok(code) };
+        match serde_json::from_slice::<Status>(&body.to_bytes()) {
+            Ok(status) if status.code == code.as_u16() && status.details.is_some() => {
+                Err(kube::Error::Api(Box::new(status)))
+            }
+            _ => Ok(code),
+        }
     }
 }
 
@@ -316,4 +336,60 @@ async fn read_start(stream: Option<impl AsyncRead + Unpin>) -> String {
         start.extend_from_slice(&buffer[..count.min(room)]);
     }
     String::from_utf8_lossy(&start).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use futures::stream;
+    use http::Response;
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+
+    use super::*;
+
+    /// A client whose every request is answered so, with a body that repeats itself for ever.
+    fn answered_with(code: u16, body: &'static [u8]) -> ApiNotifier {
+        let service = tower::service_fn(move |_: Request<Body>| async move {
+            let endless = stream::repeat_with(move || Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(body))));
+            Ok::<_, std::io::Error>(Response::builder().status(code).body(StreamBody::new(endless)).unwrap())
+        });
+        ApiNotifier::new(Client::new(service, "default"))
+    }
+
+    fn request() -> PodRequest {
+        PodRequest {
+            namespace: "default".to_owned(),
+            pod: "web".to_owned(),
+            port: 80,
+            path: "/reload".to_owned(),
+            method: "GET".to_owned(),
+            timeout: Duration::from_secs(60),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_without_an_end_is_judged_by_its_status() {
+        let endless = &[b'x'; 16 << 10];
+        assert_eq!(answered_with(200, endless).send(request()).await.unwrap(), CommandResult::Succeeded);
+        for code in [404, 500] {
+            let how = format!("GET :80/reload was answered with {code}");
+            let failed = CommandResult::Failed { how, output: String::new() };
+            assert_eq!(answered_with(code, endless).send(request()).await.unwrap(), failed);
+        }
+        assert_eq!(answered_with(200, b"\xff").send(request()).await.unwrap(), CommandResult::Succeeded, "no text");
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_the_api_does_not_know_is_no_answer_of_the_pod() {
+        let service = tower::service_fn(|_: Request<Body>| async {
+            let status =
+                r#"{"kind":"Status","status":"Failure","code":404,"reason":"NotFound","details":{"name":"web"}}"#;
+            Ok::<_, std::io::Error>(
+                Response::builder().status(404).body(Body::from(status.as_bytes().to_vec())).unwrap(),
+            )
+        });
+        let notifier = ApiNotifier::new(Client::new(service, "default"));
+        assert!(notifier.send(request()).await.is_err());
+    }
 }

@@ -3,8 +3,13 @@
 //! A version is *good* once all consumers read it and are well; the output holds the last good one. A version that is rendered anew is the
 //! *target*: it is validated, then reaches consumers in waves ([`mainstay_waves`]), each by a copy. If a wave fails the version is *rejected*, and every consumer that
 //! reads it returns to the last good one at once. A rejected version is not tried again until something else is rendered.
+//!
+//! Machines get their first version in waves too, since a machine without the file has not been tried yet; they return like pods.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::{apis::meta::v1::Time, util::intstr::IntOrString};
@@ -20,6 +25,7 @@ use mainstay_waves::{self as waves, Amount, Health, Member, Position, State, Str
 use super::{
     consumers::{ConsumerChange, ConsumerView, FormerConsumer, Step, output_source},
     inputs::{Inputs, last_manager},
+    machines::{FileChange, FormerFile},
     notify::{Content, NotifyRequest, PodAction, ValidateRequest},
     renderer::TemplateRenderer,
     report::{Rejection, Report, Situation},
@@ -39,7 +45,8 @@ pub struct World {
     pub output: OutputState,
     pub consumers: Vec<ConsumerView>,
     pub former: Vec<FormerConsumer>,
-    /// Copies of the output that pods read.
+    pub former_files: Vec<FormerFile>,
+    /// Copies of the output that pods and machines read.
     pub read_copies: BTreeSet<String>,
 }
 
@@ -52,6 +59,7 @@ impl World {
             output: OutputState::default(),
             consumers: Vec::new(),
             former: Vec::new(),
+            former_files: Vec::new(),
             read_copies: BTreeSet::new(),
         }
     }
@@ -122,6 +130,9 @@ pub enum Action {
         former: FormerConsumer,
         output: ConfigSource,
     },
+    /// Has a machine have a version as a file.
+    SetFile(FileChange),
+    DeleteFile(FormerFile),
 }
 
 /// What became of an action.
@@ -255,6 +266,10 @@ impl<'w> Planner<'w> {
             counts.total += 1;
             counts.healthy += i32::from(matches!(consumer.health, Health::Healthy { .. }));
             match &consumer.state {
+                None if consumer.machine.is_some() => {} // placed below
+                Some(state) if state.version == good && consumer.machine.is_some() => {
+                    counts.updated += i32::from(state.step == Step::Notified);
+                }
                 None => counts.updated += 1, // it reads the output itself
                 Some(state) if state.version == good => {
                     counts.updated += i32::from(state.step != Step::Assigned);
@@ -266,6 +281,60 @@ impl<'w> Planner<'w> {
             }
         }
         self.report.status.consumers = (!self.world.template.spec.consumers.is_empty()).then_some(counts);
+        self.place_files(copy.as_deref(), good);
+    }
+
+    /// Machines that do not have the file yet get it in waves; if too many fail the others are spared. Until all have it the template is not
+    /// current, whatever keeps them from it.
+    fn place_files(&mut self, copy: Option<&str>, good: &str) {
+        let machines: Vec<&ConsumerView> = self.world.consumers.iter().filter(|own| own.machine.is_some()).collect();
+        let mut members: Vec<Member> = machines.iter().map(|own| placed_member(own, good, self.now)).collect();
+        members.sort_by_key(|member| member.position == Position::Old);
+        if members.is_empty() {
+            return;
+        }
+        let has_file = |own: &ConsumerView| {
+            own.state.as_ref().is_some_and(|state| state.version == good && state.step == Step::Notified)
+        };
+        let lacking = machines.iter().filter(|own| !own.deleting && !has_file(own));
+        let lacking: Vec<&str> = lacking.map(|own| own.name.as_str()).collect();
+        if self.world.template.spec.paused {
+            return self.settle_unless(lacking.is_empty(), Situation::Paused);
+        }
+        let Some(copy) = copy else {
+            if self.actions.iter().any(|action| matches!(action, Action::MakeCopy(_))) {
+                self.wake(Some(self.now)); // nobody tells when it is made
+            }
+            let message = format!("no file yet: {}", waves::list_names(&lacking));
+            return self.settle_unless(lacking.is_empty(), Situation::Placing(message));
+        };
+        let strategy = strategy(&self.world.template);
+        let began = Timestamp::UNIX_EPOCH;
+        let rollout = waves::Rollout { strategy: &strategy, members: &members, gates: &[], paused: None, began };
+        let waves::Plan { start, state, wake_at } = waves::plan(&rollout, self.now);
+        self.wake(wake_at);
+        let start: HashSet<&str> = start.iter().map(String::as_str).collect();
+        let is_new = |own: &&&ConsumerView| own.state.is_none() && start.contains(own.name.as_str());
+        machines.iter().filter(is_new).for_each(|own| self.start_move(own, Some(copy), good));
+        match &state {
+            State::Stuck { .. } => self.settle_unless(false, Situation::MachinesFailed(state.to_string())),
+            State::Complete { .. } => {}
+            State::Progressing { .. } | State::Soaking { .. } | State::Gated { .. } | State::Paused { .. } => {
+                self.settle_unless(false, Situation::Placing(state.to_string()));
+            }
+        }
+    }
+
+    /// The situation of the machines, unless they all have their file or something more important is known.
+    fn settle_unless(&mut self, all_have_it: bool, situation: Situation) {
+        if !all_have_it && self.report.situation == Situation::Settled {
+            self.report.situation = situation;
+        }
+    }
+
+    /// To be looked at again then, or earlier.
+    fn wake(&mut self, at: Option<Timestamp>) {
+        self.requeue_at = [self.requeue_at, at].into_iter().flatten().min();
     }
 
     /// Brings a version one step closer to being the good one.
@@ -337,7 +406,7 @@ impl<'w> Planner<'w> {
         let strategy = strategy(&self.world.template);
         let rollout = waves::Rollout { strategy: &strategy, members: &members, gates: &[], paused: None, began };
         let waves::Plan { start, state, wake_at } = waves::plan(&rollout, self.now);
-        self.requeue_at = wake_at;
+        self.wake(wake_at);
         self.count_target(version);
         match &state {
             State::Complete { .. } => return self.accept(version, content, &state.to_string()),
@@ -351,10 +420,11 @@ impl<'w> Planner<'w> {
                 self.report.situation = Situation::Progressing(state.to_string());
             }
         }
+        let start: HashSet<&str> = start.iter().map(String::as_str).collect();
         for consumer in consumers {
             let is_assigned =
                 consumer.state.as_ref().is_some_and(|own| own.version == version && own.step == Step::Assigned);
-            if start.contains(&consumer.name) {
+            if start.contains(consumer.name.as_str()) {
                 self.start_move(consumer, Some(copy), version);
             } else if is_assigned && !consumer.deleting {
                 self.finish_move(consumer, Some(copy), version);
@@ -365,19 +435,47 @@ impl<'w> Planner<'w> {
     /// Has a consumer read a version. One whose containers have not started yet does so from its start and needs no notification; one
     /// that is to be restarted is evicted, and the pod that takes its place gets the version.
     fn start_move(&mut self, consumer: &ConsumerView, copy: Option<&str>, version: &str) {
-        let step = if consumer.started { Step::Assigned } else { Step::Notified };
-        if consumer.action == PodAction::Restart && consumer.started {
-            self.actions.push(Action::Evict { pod: consumer.name.clone(), uid: consumer.uid.clone() });
-            let retry = self.now + RETRY_EVICTION;
-            self.requeue_at = Some(self.requeue_at.map_or(retry, |at| at.min(retry)));
+        if let Some(machine) = &consumer.machine {
+            let Some(copy) = copy.map(str::to_owned) else { return };
+            self.actions.push(Action::SetFile(FileChange {
+                machine: machine.clone(),
+                owner: self.owner.clone(),
+                version: version.to_owned(),
+                output: self.output.clone(),
+                copy,
+                assigned: self.now,
+            }));
+            return;
+        }
+        // Whether one that is to be restarted begins with the version is known only when it has begun.
+        let is_restarted = consumer.action == PodAction::Restart;
+        let step = if consumer.started || is_restarted { Step::Assigned } else { Step::Notified };
+        if is_restarted && consumer.started {
+            self.evict(consumer);
         } else {
             let change = consumer.change(&self.source, copy, version, step, self.now);
             self.actions.push(Action::SetConsumer(change));
         }
     }
 
-    /// Notifies a consumer whose files are of the version. One that does not run reads it when it starts.
+    fn evict(&mut self, consumer: &ConsumerView) {
+        self.actions.push(Action::Evict { pod: consumer.name.clone(), uid: consumer.uid.clone() });
+        self.wake(Some(self.now + RETRY_EVICTION));
+    }
+
+    /// Notifies a consumer whose files are of the version. One that does not run reads it when it starts. A machine notifies itself.
     fn finish_move(&mut self, consumer: &ConsumerView, copy: Option<&str>, version: &str) {
+        if consumer.machine.is_some() {
+            return;
+        }
+        if let (PodAction::Restart, Some(copy)) = (&consumer.action, copy) {
+            if !consumer.started || consumer.files.as_deref() != Some(copy) {
+                return; // its environment is not made yet, or its node has not seen the version
+            }
+            if consumer.begun_with.as_deref().is_some_and(|begun_with| begun_with != copy) {
+                return self.evict(consumer); // it began before it was given the version
+            }
+        }
         if consumer.running && copy.is_some() && consumer.files.as_deref() != copy {
             return;
         }
@@ -393,6 +491,8 @@ impl<'w> Planner<'w> {
 
     fn accept(&mut self, version: &str, content: VersionContent, message: &str) {
         self.actions.push(self.write_output(content));
+        let has_it = |own: &ConsumerView| own.state.as_ref().is_some_and(|state| state.version == version);
+        self.report.is_placing = self.world.consumers.iter().any(|own| own.machine.is_some() && !has_it(own));
         self.report.accept = Some((version.to_owned(), message.to_owned()));
     }
 
@@ -420,6 +520,7 @@ impl<'w> Planner<'w> {
     fn release_former_consumers(&mut self) {
         let former = self.world.former.iter().cloned();
         self.actions.extend(former.map(|former| Action::Release { former, output: self.source.clone() }));
+        self.actions.extend(self.world.former_files.iter().cloned().map(Action::DeleteFile));
     }
 
     /// Copies that neither a pod reads nor the history has.
@@ -480,6 +581,17 @@ fn member(consumer: &ConsumerView, version: &str, now: Timestamp) -> Member {
         None => consumer.health.clone(),
     };
     Member { name: consumer.name.clone(), position, health }
+}
+
+/// A machine that is to have its first file. One that has it has it whatever becomes of its node; one that is silent is neither waited for nor has it failed.
+fn placed_member(consumer: &ConsumerView, version: &str, now: Timestamp) -> Member {
+    let member = member(consumer, version, now);
+    let state = consumer.state.as_ref().filter(|state| state.version == version);
+    match (state.map(|state| (state.step, state.time.0)), &member.health) {
+        (Some((Step::Notified, since)), _) => Member { health: Health::Healthy { since }, ..member },
+        (Some((Step::Assigned, _)), Health::Unknown { .. }) => Member { position: Position::Old, ..member },
+        _ => member,
+    }
 }
 
 fn strategy(template: &ConfigTemplate) -> Strategy {

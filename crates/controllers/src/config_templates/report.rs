@@ -24,6 +24,10 @@ pub enum Situation {
     /// What is rendered was rejected; the last good version stays.
     Rejected,
     PinnedUnknown(String),
+    /// The version is good, and machines get their file.
+    Placing(String),
+    /// The version is good, but too many machines cannot have it.
+    MachinesFailed(String),
 }
 
 pub struct Rejection {
@@ -38,6 +42,8 @@ pub struct Report {
     pub situation: Situation,
     /// Becomes the last good version once the output has it: the version, and how the rollout ended.
     pub accept: Option<(String, String)>,
+    /// Machines get their file once it is.
+    pub is_placing: bool,
     failure: Option<RenderFailure>,
     has_rendered: bool,
     rejection: Option<Rejection>,
@@ -65,7 +71,8 @@ impl Report {
         let limit = template.spec.history_limit.unwrap_or(HISTORY_LIMIT);
         let limit = usize::try_from(limit).unwrap_or(1).max(1);
         let situation = Situation::Settled;
-        Self { status, situation, accept: None, failure, has_rendered, rejection: None, limit, generation, begun: None }
+        let (accept, is_placing, rejection, begun) = (None, false, None, None);
+        Self { status, situation, accept, is_placing, failure, has_rendered, rejection, limit, generation, begun }
     }
 
     /// What changed since the template was last rendered, and who wrote that where known.
@@ -166,7 +173,10 @@ impl Report {
             }
             events.push(EventNote::normal("ConfigurationCurrent", format!("Version {version}: {message}")));
             self.status.version = Some(version);
-            self.situation = Situation::Settled;
+            self.situation = match self.is_placing {
+                true => Situation::Placing("machines get the file".to_owned()),
+                false => Situation::Settled,
+            };
         } else if let Some(version) = &self.begun {
             events.push(EventNote::normal("ConfigurationRendered", format!("Version {version} is on its way")));
         }
@@ -226,6 +236,10 @@ impl Report {
                 (_, _, Some((reason, message))) => {
                     ("False", "False", reason.to_owned(), format!("{message}; consumers have {version}"))
                 }
+                (Situation::MachinesFailed(message), ..) => {
+                    ("False", "False", "MachinesFailed".to_owned(), message.clone())
+                }
+                (Situation::Placing(message), ..) => ("True", "False", "Placing".to_owned(), message.clone()),
                 (Situation::Settled | Situation::Rejected, ..) if self.status.target.is_some() => {
                     ("True", "False", "Progressing".to_owned(), String::new())
                 }

@@ -12,22 +12,20 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
 };
 use mainstay_api::{
-    config_template::{ConfigTemplate, OutputKey, OutputKind, TEMPLATE_LABEL},
+    config_template::{ConfigTemplate, OutputKey, OutputKind, TEMPLATE_LABEL, template_label},
     config_versions::{copy_config_map, copy_secret},
 };
 use mainstay_templates::version;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{notify::Content, plan::Outcome};
-use crate::runtime::{ApiError, error};
+use super::{copy_index::CopyIndex, notify::Content, plan::Outcome};
+use crate::runtime::{ApiError, ObjectKey, error};
 
 /// On a copy: the version that it is of.
 pub const VERSION_LABEL: &str = "mainstay.dev/config-version";
-/// Labels are shorter than names.
-const LONGEST_LABEL: usize = 63;
 const LONGEST_MANAGER: usize = 128;
 
 /// What there is of a template's versions.
@@ -103,11 +101,6 @@ impl Keyed for Secret {
     }
 }
 
-/// The value of [`TEMPLATE_LABEL`]: the template's name, or if that is too long for a label, a digest of it.
-fn template_label(template: &str) -> String {
-    if template.len() <= LONGEST_LABEL { template.to_owned() } else { version(template) }
-}
-
 /// The field manager that writes the output of a template.
 fn field_manager(template: &TemplateOwner) -> String {
     let manager = format!("config-template/{}", template.name);
@@ -122,32 +115,28 @@ pub struct TemplateOwner {
 }
 
 /// What the output and its copies are now.
-pub async fn read(client: &Client, template: &ConfigTemplate) -> Result<OutputState, ApiError> {
-    match template.spec.output.target() {
-        Some((output, OutputKind::ConfigMap)) => read_as::<ConfigMap>(client, template, output).await,
-        Some((output, OutputKind::Secret)) => read_as::<Secret>(client, template, output).await,
-        None => Ok(OutputState::default()),
+pub async fn read(client: &Client, copies: &CopyIndex, template: &ConfigTemplate) -> Result<OutputState, ApiError> {
+    let Some((output, kind)) = template.spec.output.target() else { return Ok(OutputState::default()) };
+    let copies = copies.copies(kind, template.namespace(), template.name());
+    match kind {
+        OutputKind::ConfigMap => read_as::<ConfigMap>(client, copies, template, output).await,
+        OutputKind::Secret => read_as::<Secret>(client, copies, template, output).await,
     }
 }
 
 async fn read_as<K: Keyed>(
     client: &Client,
+    copies: Vec<Copy>,
     template: &ConfigTemplate,
     output: &OutputKey,
 ) -> Result<OutputState, ApiError> {
     let objects: Api<K> = Api::namespaced(client.clone(), template.namespace());
-    let doing = |what: &str| format!("{what} {} {}/{}", K::kind(&()).to_lowercase(), template.namespace(), output.name);
-    let current = objects.get_opt(&output.name).await.map_err(ApiError::when(doing("read")))?;
-    let copies = ListParams::default().labels(&format!("{TEMPLATE_LABEL}={}", template_label(template.name())));
-    let copies = objects.list_metadata(&copies).await.map_err(ApiError::when(doing("list copies of")))?;
-    let copies = copies.into_iter().filter_map(|copy| {
-        let version = copy.labels().get(VERSION_LABEL)?.clone();
-        Some(Copy { name: copy.name_any(), uid: copy.uid()?, version })
-    });
+    let doing = || format!("read {} {}/{}", K::kind(&()).to_lowercase(), template.namespace(), output.name);
+    let current = objects.get_opt(&output.name).await.map_err(|error| ApiError::new(doing(), error))?;
     Ok(OutputState {
         version: current.as_ref().and_then(|current| current.value(&output.key)).map(|value| version(&value)),
         exists: current.is_some(),
-        copies: copies.collect(),
+        copies,
     })
 }
 
@@ -218,19 +207,34 @@ pub struct NewCopy {
 }
 
 /// Makes the copy, with whatever other keys the output has now.
-pub async fn make_copy(client: &Client, namespace: &str, copy: NewCopy) -> Result<Outcome, ApiError> {
-    match copy.output.kind {
+pub async fn make_copy(
+    client: &Client,
+    copies: &CopyIndex,
+    namespace: &str,
+    copy: NewCopy,
+) -> Result<Outcome, ApiError> {
+    let kind = copy.output.kind;
+    let made = match kind {
         OutputKind::ConfigMap => make_copy_as::<ConfigMap>(client, namespace, copy).await,
         OutputKind::Secret => make_copy_as::<Secret>(client, namespace, copy).await,
+    }?;
+    if let Some(meta) = made {
+        copies.apply(kind, &meta);
     }
+    Ok(Outcome::Done)
 }
 
-async fn make_copy_as<K: Keyed>(client: &Client, namespace: &str, new: NewCopy) -> Result<Outcome, ApiError> {
+/// The metadata of the copy, also if there was one already; nothing if there is nothing to copy yet.
+async fn make_copy_as<K: Keyed>(
+    client: &Client,
+    namespace: &str,
+    new: NewCopy,
+) -> Result<Option<ObjectMeta>, ApiError> {
     let objects: Api<K> = Api::namespaced(client.clone(), namespace);
     let NewCopy { output: OutputTarget { key: output, .. }, owner, version, content: Content(content) } = new;
     let doing = format!("copy {} {namespace}/{}", K::kind(&()).to_lowercase(), output.name);
     let Some(original) = objects.get_opt(&output.name).await.map_err(ApiError::when(doing.clone()))? else {
-        return Ok(Outcome::Done); // the next reconcile writes it first
+        return Ok(None); // the next reconcile writes it first
     };
     let owned_by = OwnerReference {
         api_version: K::api_version(&()).into_owned(),
@@ -245,14 +249,18 @@ async fn make_copy_as<K: Keyed>(client: &Client, namespace: &str, new: NewCopy) 
     copy.labels_mut().extend(labels);
     copy.meta_mut().owner_references = Some(vec![owned_by]);
     match objects.create(&PostParams::default(), &copy).await {
-        Ok(_) => Ok(Outcome::Done),
-        Err(error) if error::has_code(&error, 409) => Ok(Outcome::Done),
+        Ok(made) => Ok(Some(made.meta().clone())),
+        Err(error) if error::has_code(&error, 409) => {
+            let there = objects.get_opt(&copy.name_any()).await.map_err(ApiError::when(doing))?;
+            Ok(there.map(|there| there.meta().clone()))
+        }
         Err(error) => Err(ApiError::new(doing, error)),
     }
 }
 
 pub async fn delete_copy(
     client: &Client,
+    copies: &CopyIndex,
     namespace: &str,
     kind: OutputKind,
     name: &str,
@@ -273,8 +281,10 @@ pub async fn delete_copy(
         OutputKind::Secret => delete::<Secret>(client, namespace, name, &params).await,
     };
     match deleted {
-        Ok(()) => Ok(Outcome::Done),
-        Err(error) if error::is_not_found(&error, name) || error::has_code(&error, 409) => Ok(Outcome::Done),
-        Err(error) => Err(ApiError::new(format!("delete copy {namespace}/{name}"), error)),
+        Ok(()) => {}
+        Err(error) if error::is_not_found(&error, name) || error::has_code(&error, 409) => {}
+        Err(error) => return Err(ApiError::new(format!("delete copy {namespace}/{name}"), error)),
     }
+    copies.remove(kind, &ObjectKey::new(namespace, name), uid);
+    Ok(Outcome::Done)
 }

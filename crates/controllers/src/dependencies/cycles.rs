@@ -16,13 +16,13 @@ use k8s_openapi::{api::core::v1::ObjectReference, apimachinery::pkg::apis::meta:
 use kube::api::{Patch, PatchParams};
 use mainstay_api::{
     matching::{UNLABELLED, has_labels},
-    needs::{self, CYCLE, CYCLE_CONDITION, EndpointState, NeedTarget, Needs, ServiceName},
+    needs::{self, CYCLE, CYCLE_CONDITION, EndpointState, NeedTarget, Needs, ServiceName, cycle::WorkloadId},
 };
 use mainstay_events::EventNote;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use self::find::{CycleWorld, SetCycle, WaitingPod, Workload};
+use self::find::{CycleWorld, SetCycle, WaitingPod};
 use super::needs_of;
 use crate::{
     objects::pod::Pod,
@@ -62,9 +62,9 @@ fn is_waiting(pod: &Pod) -> bool {
 
 impl CyclesController {
     /// The pod's owner, and the owner's Deployment if that is a ReplicaSet of one.
-    fn workload(&self, pod: &Pod) -> Workload {
+    fn workload(&self, pod: &Pod) -> WorkloadId {
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-        let named = |kind: &str, name: &str| Workload {
+        let named = |kind: &str, name: &str| WorkloadId {
             namespace: namespace.clone(),
             name: name.to_owned(),
             kind: kind.to_owned(),
@@ -83,7 +83,7 @@ impl CyclesController {
     }
 
     /// Whose pods would have to be ready for what the pod needs and does not have.
-    fn awaited(&self, namespace: &str, needs: &Needs, selected: &mut SelectedPods) -> BTreeSet<Workload> {
+    fn awaited(&self, namespace: &str, needs: &Needs, selected: &mut SelectedPods) -> BTreeSet<WorkloadId> {
         let mut awaited = BTreeSet::new();
         for need in &needs.needs {
             match &need.target {
@@ -96,7 +96,7 @@ impl CyclesController {
                 }
                 NeedTarget::Workload { kind, name } => {
                     let (namespace, kind) = (namespace.to_owned(), kind.kind().to_owned());
-                    awaited.insert(Workload { namespace, name: name.clone(), kind });
+                    awaited.insert(WorkloadId { namespace, name: name.clone(), kind });
                 }
                 NeedTarget::Service { state: EndpointState::Addressable, .. } | NeedTarget::Object { .. } => {}
             }

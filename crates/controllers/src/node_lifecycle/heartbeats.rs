@@ -1,5 +1,8 @@
 //! Heartbeats of nodes: when each Lease was last seen renewed, and what missing heartbeats prove. Pure.
 //!
+//! A status that a node posts is no heartbeat: the Lease alone decides who is lost. But it may be seen before the renewal that was sent
+//! with it, so it is known how old it is.
+//!
 //! If one node is silent while others are not, that node is in trouble. If all are silent it may as well be us, and
 //! nothing is known of any of them. So a node's silence counts from its last heartbeat or, if that was later, from when
 //! heartbeats of any began to arrive again: nodes that come back after such an outage are not judged by which of
@@ -33,6 +36,8 @@ struct Renewal {
     heard_since: BootTime,
     /// Not the first that we saw.
     is_second: bool,
+    /// When its status was last seen posted.
+    status_posted: Option<BootTime>,
 }
 
 /// Since when heartbeats of any node arrive without a break, and when the last of them did.
@@ -47,6 +52,8 @@ struct Arrivals {
 pub struct NodeHeartbeat {
     /// Since its last heartbeat.
     pub silent_for: Duration,
+    /// If it was posted after the last heartbeat.
+    pub status_posted_ago: Option<Duration>,
     /// The same or less: since heartbeats of any node arrive.
     pub silent_while_others_are_heard: Option<Duration>,
     /// A second heartbeat followed the first that we saw, which may have been an old one.
@@ -79,21 +86,32 @@ impl Heartbeats {
         });
         let heard_since = unbroken.map_or(now, |known| known.heard_since);
         let is_second = known.is_some_and(|known| known.renewed.is_some());
-        self.renewals.insert(name.to_owned(), Renewal { renewed, seen: now, heard_since, is_second });
+        let status_posted = known.and_then(|known| known.status_posted);
+        let renewal = Renewal { renewed, seen: now, heard_since, is_second, status_posted };
+        self.renewals.insert(name.to_owned(), renewal);
         let unbroken = self.arrivals.filter(|arrivals| !self.are_all_silent(arrivals, now));
         self.arrivals = Some(Arrivals { since: unbroken.map_or(now, |arrivals| arrivals.since), last: now });
         unbroken.is_none()
     }
 
+    /// Takes in that a node posted its status.
+    pub fn status_posted(&mut self, name: &str, now: BootTime) {
+        if let Some(renewal) = self.renewals.get_mut(name) {
+            renewal.status_posted = Some(now);
+        }
+    }
+
     /// Of a node that was never seen, silence begins now.
     pub fn heartbeat(&mut self, name: &str, now: BootTime) -> NodeHeartbeat {
-        let new = || Renewal { renewed: None, seen: now, heard_since: now, is_second: false };
+        let new = || Renewal { renewed: None, seen: now, heard_since: now, is_second: false, status_posted: None };
         let renewal = self.renewals.entry(name.to_owned()).or_insert_with(new);
         let (seen, was_heard) = (renewal.seen, renewal.is_second);
+        let status_posted = renewal.status_posted.filter(|posted| *posted > seen);
         let arrivals = self.arrivals.filter(|arrivals| !self.are_all_silent(arrivals, now));
         let silent_for = now.saturating_sub(seen);
         NodeHeartbeat {
             silent_for,
+            status_posted_ago: status_posted.map(|posted| now.saturating_sub(posted)),
             was_heard,
             silent_while_others_are_heard: arrivals.map(|arrivals| now.saturating_sub(arrivals.since.max(seen))),
             mass_outage: if silent_for < self.overdue_after() { None } else { self.mass_outage(seen, now) },
@@ -260,6 +278,17 @@ pub mod tests {
         assert!(heartbeats.renew("a", renewed_at(0), seconds(0)));
         assert!(!heartbeats.renew("a", renewed_at(0), seconds(100)));
         assert_eq!(heartbeats.heartbeat("a", seconds(100)).silent_for, seconds(100));
+    }
+
+    #[test]
+    fn a_posted_status_is_known_until_the_next_renewal_and_is_no_heartbeat() {
+        let mut heartbeats = several(&[("a", 10), ("b", 40)]);
+        heartbeats.status_posted("a", seconds(40));
+        let heartbeat = heartbeats.heartbeat("a", seconds(43));
+        assert_eq!(heartbeat.status_posted_ago, Some(seconds(3)));
+        assert_eq!(heartbeat.silent_for, seconds(33));
+        beats(&mut heartbeats, "a", [50]);
+        assert_eq!(heartbeats.heartbeat("a", seconds(52)).status_posted_ago, None);
     }
 
     #[test]

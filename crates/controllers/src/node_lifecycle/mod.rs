@@ -78,6 +78,11 @@ pub fn controller(context: &Arc<Context>, timing: Timing) -> Runnable {
                 Some(_) => queue.add(change.key.name.clone()),
                 None => heartbeats.lock().forget(&change.key.name),
             }
+            if let (Some(before), Some(after)) = (change.before, change.after)
+                && status_heartbeat(before) != status_heartbeat(after)
+            {
+                heartbeats.lock().status_posted(&change.key.name, boot_time());
+            }
             // Which suspects are tainted depends on all of them, and on how many nodes there are.
             let is_suspect = |node: Option<&Node>| node.and_then(Suspect::from_node);
             if is_suspect(change.before) != is_suspect(change.after)
@@ -120,6 +125,12 @@ pub fn controller(context: &Arc<Context>, timing: Timing) -> Runnable {
 fn boot_time() -> BootTime {
     // Every Linux that runs this has the clock; without it no time would ever pass, and no node be lost.
     clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default()
+}
+
+/// When the node last posted its status, by its own clock.
+fn status_heartbeat(node: &Node) -> Option<&Time> {
+    let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.find(|condition| condition.type_ == "Ready")?.last_heartbeat_time.as_ref()
 }
 
 fn no_execute_taints(node: &Node) -> impl Iterator<Item = &k8s_openapi::api::core::v1::Taint> {
@@ -263,7 +274,7 @@ impl Controller for NodeLifecycle {
         Ok(Some(World {
             timing: self.timing,
             is_tainted_suspect: self.is_tainted_suspect(name, &node),
-            unique_pods_ended: pods.iter().any(|pod| pod.is_unique)
+            unique_pods_ended: (pods.iter().any(|pod| pod.is_unique) || plan::has_volumes_in_use(&node))
                 && self.have_unique_pods_ended(name, silent_for, now),
             node,
             heartbeat,

@@ -8,7 +8,10 @@ use k8s_openapi::{
     api::core::v1::{Node, NodeCondition, Taint},
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use mainstay_api::{node_loss::Timing, wellknown::taint};
+use mainstay_api::{
+    node_loss::{Timing, UNIQUE_PODS_ENDED, says_unique_pods_ended},
+    wellknown::taint,
+};
 
 use super::{
     eviction::{self, NoExecuteTaint, PodAction, PodView, Silence},
@@ -84,6 +87,12 @@ impl World {
         self.heartbeat.silent_for >= self.timing.unknown_after
     }
 
+    /// How much longer a status that was posted after the last heartbeat stands: the renewal sent with it may still be under way.
+    fn posted_status_stands_for(&self) -> Option<Duration> {
+        let left = self.timing.unknown_after.checked_sub(self.heartbeat.status_posted_ago?)?;
+        (!left.is_zero()).then_some(left)
+    }
+
     fn is_lost(&self) -> bool {
         let while_others_are_heard = self.heartbeat.silent_while_others_are_heard;
         self.is_silent()
@@ -125,8 +134,12 @@ pub fn plan(world: &World, now: Timestamp) -> Plan<Action, ConditionChanges> {
     let lasting: Vec<NoExecuteTaint> = world.taints.iter().filter(stays).cloned().collect();
     let (pod_actions, next_pod) = eviction::plan(&lasting, silence, &world.pods, now);
     let later = |time: Duration| now + SignedDuration::try_from(time).unwrap_or_default();
-    let next_look =
-        [next_pod, next_heartbeat(world, silence).map(later), (!pod_actions.is_empty()).then(|| later(LOOK_AGAIN))];
+    let next_look = [
+        next_pod,
+        next_heartbeat(world, silence).map(later),
+        world.posted_status_stands_for().map(later),
+        (!pod_actions.is_empty()).then(|| later(LOOK_AGAIN)),
+    ];
     let mut actions: Vec<Action> =
         (taints != before).then(|| Action::Taint { version: version.clone(), taints }).into_iter().collect();
     actions.extend(pod_actions.into_iter().map(|action| Action::Pod { action, silent_since }));
@@ -139,7 +152,7 @@ fn next_heartbeat(world: &World, silence: Silence) -> Option<Duration> {
     if !world.is_silent() {
         return Some(unknown_after - world.heartbeat.silent_for);
     }
-    let waits = world.pods.iter().any(|pod| pod.is_unique && !pod.is_removed);
+    let waits = world.pods.iter().any(|pod| pod.is_unique && !pod.is_removed) || has_volumes_in_use(&world.node);
     match (world.heartbeat.silent_while_others_are_heard, silence) {
         (_, Silence::Lost { unique_pods_ended: false }) if waits => Some(heartbeat / 2),
         (_, Silence::Lost { .. }) => None,
@@ -152,7 +165,7 @@ fn next_heartbeat(world: &World, silence: Silence) -> Option<Duration> {
 
 fn changed_conditions(world: &World, version: String, now: Timestamp) -> Option<ConditionChanges> {
     let mut conditions = Vec::new();
-    if world.is_silent() {
+    if world.is_silent() && world.posted_status_stands_for().is_none() {
         let known = KUBELET_CONDITIONS.iter().filter(|kind| world.status(kind) != "Unknown");
         conditions.extend(known.map(|kind| unknown(kind, world.condition(kind), now)));
     }
@@ -164,7 +177,31 @@ fn changed_conditions(world: &World, version: String, now: Timestamp) -> Option<
         Some(_) | None => None,
     };
     conditions.extend(pause.map(|pause| paused(pause, now)));
+    conditions.extend(unique_pods_ended(world, now));
     (!conditions.is_empty()).then_some(ConditionChanges { version, conditions, is_now_unknown, pause })
+}
+
+/// Says of a lost node whether its unique pods have ended, if that is new: volumes are then detached though nobody unmounted them.
+fn unique_pods_ended(world: &World, now: Timestamp) -> Option<NodeCondition> {
+    let before: &[Taint] = world.node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    let have_ended = world.silence(before) == Silence::Lost { unique_pods_ended: true };
+    match (have_ended, world.status(UNIQUE_PODS_ENDED) == "True") {
+        (true, _) if !says_unique_pods_ended(&world.node) => {
+            let message =
+                "the node is lost, and by its promise and its witnesses has stopped the pods that must be unique";
+            Some(condition(UNIQUE_PODS_ENDED, "True", "FencePromiseKept", message, now))
+        }
+        (false, true) => {
+            let message = "the node is not lost, or it is not certain that it has stopped the pods that must be unique";
+            Some(condition(UNIQUE_PODS_ENDED, "False", "NotProven", message, now))
+        }
+        (true, _) | (false, false) => None,
+    }
+}
+
+/// Whether the node's agent has attached volumes mounted.
+pub fn has_volumes_in_use(node: &Node) -> bool {
+    node.status.iter().any(|status| status.volumes_in_use.iter().flatten().next().is_some())
 }
 
 /// The taints that a node is to have for its conditions and heartbeats.

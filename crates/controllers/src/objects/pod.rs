@@ -84,6 +84,12 @@ pub struct PodResourceClaimStatus {
     pub resource_claim_name: Option<String>,
 }
 
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodExtendedResourceClaimStatus {
+    pub resource_claim_name: String,
+}
+
 /// A toleration of NoExecute taints. There are two or more of them in every pod: their usual keys take no memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoExecuteToleration {
@@ -160,6 +166,7 @@ pub struct Status {
     pub start_time: Option<Time>,
     #[serde(default, deserialize_with = "or_default")]
     pub resource_claim_statuses: Box<[PodResourceClaimStatus]>,
+    pub extended_resource_claim_status: Option<Box<PodExtendedResourceClaimStatus>>,
     #[serde(default, rename = "podIP")]
     pub pod_ip: String,
     #[serde(default, rename = "hostIP")]
@@ -259,6 +266,16 @@ impl Pod {
     pub fn resource_claim_name<'a>(&'a self, own: &'a PodResourceClaim) -> Option<&'a str> {
         let status = || self.status.resource_claim_statuses.iter().find(|status| status.name == own.name);
         own.resource_claim_name.as_deref().or_else(|| status()?.resource_claim_name.as_deref())
+    }
+
+    /// The name of the claim that stands for its extended resources.
+    pub fn extended_resource_claim(&self) -> Option<&str> {
+        self.status.extended_resource_claim_status.as_ref().map(|own| own.resource_claim_name.as_str())
+    }
+
+    /// Whether it has ResourceClaims, of its own or for extended resources.
+    pub fn uses_resource_claims(&self) -> bool {
+        !self.spec.resource_claims.is_empty() || self.extended_resource_claim().is_some()
     }
 
     pub fn label(&self, key: &str) -> Option<&str> {

@@ -1,14 +1,7 @@
-//! Gates of a Release: needs of Services from the cache of EndpointSlices, approvals from the Release itself, HTTP checks by asking.
+//! Gates of a Release that can be told at once: needs of Services from the cache of EndpointSlices, approvals from the Release itself.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
-use bytes::Bytes;
-use http::{Request, Uri};
-use http_body_util::Empty;
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::TokioExecutor,
-};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use mainstay_api::{
     needs::{EndpointState, Need, NeedTarget, Needs, ServiceName},
@@ -17,19 +10,19 @@ use mainstay_api::{
 };
 use mainstay_waves::Gate;
 
+use super::checks::is_asked;
 use crate::runtime::Cache;
 
 /// Why a gate is closed whose check has yet to be asked.
-pub const SLOW_GATE: &str = "its HTTP check has not been asked yet";
-const HTTP_TIMEOUT: Duration = Duration::from_secs(5);
+pub const SLOW_GATE: &str = "its checks have not been asked yet";
 
-/// The gate before each wave, as far as it can be told at once. A wave with an HTTP check is closed by [`SLOW_GATE`] if nothing else
+/// The gate before each wave, as far as it can be told at once. A wave with a check that others answer is closed by [`SLOW_GATE`] if nothing else
 /// closes it.
 pub fn judge_all(release: &Release, slices: &Cache<EndpointSlice>) -> Vec<Gate> {
     let waves = release.spec.waves.iter().enumerate();
     let judge = |(number, wave): (usize, &ReleaseWave)| {
         let closed = wave.gates.iter().find_map(|gate| closed_by(gate, release, number, slices));
-        let is_slow = wave.gates.iter().any(|gate| gate.http.is_some());
+        let is_slow = wave.gates.iter().any(is_asked);
         match closed.or_else(|| is_slow.then(|| SLOW_GATE.to_owned())) {
             Some(why) => Gate::Closed { why },
             None => Gate::Open,
@@ -81,44 +74,9 @@ fn missing(need: &Need, slices: &Cache<EndpointSlice>) -> Option<String> {
         .then(|| format!("{}: {found} of {at_least} {word}", need.target))
 }
 
-/// Asks HTTP checks.
-pub struct GateClient(Client<HttpConnector, Empty<Bytes>>);
-
-impl GateClient {
-    pub fn new() -> Self {
-        Self(Client::builder(TokioExecutor::new()).build(HttpConnector::new()))
-    }
-
-    /// Whether all HTTP checks before a wave answer as they should.
-    pub async fn ask(&self, wave: &ReleaseWave) -> Gate {
-        for gate in wave.gates.iter().filter_map(|gate| gate.http.as_ref()) {
-            if let Err(why) = self.check(&gate.url).await {
-                return Gate::Closed { why: format!("{}: {why}", gate.url) };
-            }
-        }
-        Gate::Open
-    }
-
-    async fn check(&self, url: &str) -> Result<(), String> {
-        let uri: Uri = url.parse().map_err(|_| "is not a URL".to_owned())?;
-        let request = Request::get(uri).header("user-agent", "mainstay-release-gate").body(Empty::new());
-        let request = request.map_err(|error| error.to_string())?;
-        match tokio::time::timeout(HTTP_TIMEOUT, self.0.request(request)).await {
-            Err(_) => Err(format!("no answer in {HTTP_TIMEOUT:?}")),
-            Ok(Err(error)) => Err(mainstay_errors::error_chain(&error)),
-            Ok(Ok(answer)) if answer.status().is_success() => Ok(()),
-            Ok(Ok(answer)) => Err(format!("answers {}", answer.status().as_u16())),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use tokio::{
-        io::{AsyncReadExt, AsyncWriteExt},
-        net::TcpListener,
-    };
 
     use super::*;
 
@@ -136,6 +94,15 @@ mod tests {
         assert_eq!(judged(json!(null)), closed);
         assert_eq!(judged(json!({"version": "v1", "wave": 5})), closed);
         assert_eq!(judged(json!({"version": "v2", "wave": 0})), Gate::Open);
+    }
+
+    #[test]
+    fn checks_that_others_answer_are_closed_until_they_are_asked() {
+        let exec = json!({"exec": {"namespace": "db", "pod": "p", "command": ["true"]}});
+        for gate in [json!({"http": {"url": "http://x/"}}), json!({"https": {"url": "https://x/"}}), exec] {
+            let judged = judge_all(&release(json!([gate]), json!(null)), &Cache::new());
+            assert_eq!(judged, [Gate::Closed { why: SLOW_GATE.to_owned() }]);
+        }
     }
 
     #[test]
@@ -165,26 +132,5 @@ mod tests {
                 (gate, _) => panic!("{needs}: {gate:?}"),
             }
         }
-    }
-
-    #[tokio::test]
-    async fn an_http_check_is_open_while_it_answers_well() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/healthy", listener.local_addr().unwrap());
-        tokio::spawn(async move {
-            for status in ["204 No Content", "503 Service Unavailable"] {
-                let (mut stream, _) = listener.accept().await.unwrap();
-                let mut request = [0; 1024];
-                assert_ne!(stream.read(&mut request).await.unwrap(), 0);
-                let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
-                stream.write_all(answer.as_bytes()).await.unwrap();
-            }
-        });
-        let asked = release(json!([{"http": {"url": url}}]), json!(null));
-        assert_eq!(judge_all(&asked, &Cache::new()), [Gate::Closed { why: SLOW_GATE.to_owned() }]);
-        let client = GateClient::new();
-        assert_eq!(client.ask(&asked.spec.waves[0]).await, Gate::Open);
-        assert_eq!(client.ask(&asked.spec.waves[0]).await, Gate::Closed { why: format!("{url}: answers 503") });
-        assert!(matches!(client.ask(&asked.spec.waves[0]).await, Gate::Closed { .. }), "nobody listens");
     }
 }

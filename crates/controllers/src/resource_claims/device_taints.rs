@@ -4,7 +4,7 @@
 //! DeviceTaintRule. What a claim tolerates was written into its allocation when it was allocated. Taints whose time is not
 //! said count from when the object that has them was made.
 
-mod plan;
+pub(super) mod plan;
 
 use std::sync::Arc;
 
@@ -21,17 +21,25 @@ use mainstay_events::EventNote;
 use serde_json::json;
 
 use self::plan::{AllocatedDevice, Consumer, DeviceId, DeviceTaint, World};
-use super::synced;
+use super::{synced, taint_rule_status::EvictionCounts};
 use crate::runtime::{ApiError, Context, Controller, Limits, ObjectKey, Plan, Runnable, error, object_writes};
 
 const EVENT_COMPONENT: &str = "device-taint-eviction";
-const NO_EXECUTE: &str = "NoExecute";
+pub(super) const NO_EXECUTE: &str = "NoExecute";
 
 pub struct DeviceTaintEviction {
     context: Arc<Context>,
+    evictions: Arc<EvictionCounts>,
 }
 
-pub fn controller(context: &Arc<Context>) -> Runnable {
+/// A pod that has to go, and the uids of the rules for which it goes.
+#[derive(Clone, Debug)]
+pub struct Eviction {
+    consumer: Consumer,
+    rules: Vec<String>,
+}
+
+pub fn controller(context: &Arc<Context>, evictions: &Arc<EvictionCounts>) -> Runnable {
     let queue = context.queue::<DeviceTaintEviction>();
     let caches = &context.device_caches;
     caches.claims.on_change({
@@ -44,7 +52,7 @@ pub fn controller(context: &Arc<Context>) -> Runnable {
             let Some(slice) = change.latest() else { return };
             let (driver, pool) = (&slice.spec.driver, &slice.spec.pool.name);
             let uses = |claim: &ResourceClaim| {
-                devices(claim).iter().any(|own| own.id.driver == *driver && own.id.pool == *pool)
+                allocated_devices(claim).iter().any(|own| own.id.driver == *driver && own.id.pool == *pool)
             };
             let using = claims.all().into_iter().filter(|claim| uses(claim));
             using.for_each(|claim| queue.add(ObjectKey::from_meta(&claim.metadata)));
@@ -53,16 +61,16 @@ pub fn controller(context: &Arc<Context>) -> Runnable {
     caches.taint_rules.on_change({
         let (queue, claims) = (queue.clone(), caches.claims.clone());
         move |_| {
-            let allocated = claims.all().into_iter().filter(|claim| !devices(claim).is_empty());
+            let allocated = claims.all().into_iter().filter(|claim| !allocated_devices(claim).is_empty());
             allocated.for_each(|claim| queue.add(ObjectKey::from_meta(&claim.metadata)));
         }
     });
-    let controller = Arc::new(DeviceTaintEviction { context: context.clone() });
+    let controller = Arc::new(DeviceTaintEviction { context: context.clone(), evictions: evictions.clone() });
     context.runnable(controller, queue, Limits::default()).after(synced(context.clone()))
 }
 
 /// What a claim has been allocated.
-fn devices(claim: &ResourceClaim) -> Vec<AllocatedDevice> {
+pub(super) fn allocated_devices(claim: &ResourceClaim) -> Vec<AllocatedDevice> {
     let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
     let results = allocation.and_then(|allocation| allocation.devices.as_ref()?.results.as_ref());
     results
@@ -75,19 +83,26 @@ fn devices(claim: &ResourceClaim) -> Vec<AllocatedDevice> {
         .collect()
 }
 
-fn created(metadata: &ObjectMeta) -> Timestamp {
+pub(super) fn created(metadata: &ObjectMeta) -> Timestamp {
     metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+}
+
+pub(super) fn allocated_at(claim: &ResourceClaim) -> Timestamp {
+    let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
+    let time = allocation.and_then(|allocation| allocation.allocation_timestamp.as_ref());
+    time.map_or(Timestamp::UNIX_EPOCH, |time| time.0)
 }
 
 impl DeviceTaintEviction {
     /// The NoExecute taints of one device.
     fn taints(&self, device: &DeviceId) -> Vec<DeviceTaint> {
         let caches = &self.context.device_caches;
-        let view = |taint: &ApiTaint, metadata: &ObjectMeta| {
+        let view = |taint: &ApiTaint, metadata: &ObjectMeta, rule_uid: Option<String>| {
             (taint.effect == NO_EXECUTE).then(|| DeviceTaint {
                 key: taint.key.clone(),
                 value: taint.value.clone().unwrap_or_default(),
                 since: taint.time_added.as_ref().map_or_else(|| created(metadata), |time| time.0),
+                rule_uid,
             })
         };
         let mut taints = Vec::new();
@@ -96,11 +111,12 @@ impl DeviceTaintEviction {
                 continue;
             }
             let own = slice.spec.devices.iter().flatten().filter(|own| own.name == device.device);
-            taints.extend(own.flat_map(|own| own.taints.iter().flatten()).filter_map(|t| view(t, &slice.metadata)));
+            taints
+                .extend(own.flat_map(|own| own.taints.iter().flatten()).filter_map(|t| view(t, &slice.metadata, None)));
         }
         for rule in caches.taint_rules.all() {
             if plan::rule_selects(&rule.spec, device) {
-                taints.extend(view(&rule.spec.taint, &rule.metadata));
+                taints.extend(view(&rule.spec.taint, &rule.metadata, rule.metadata.uid.clone()));
             }
         }
         taints
@@ -139,17 +155,16 @@ impl Controller for DeviceTaintEviction {
     const NAME: &'static str = "device_taint_eviction";
     type Key = ObjectKey;
     type World = World;
-    type Action = Consumer;
+    type Action = Eviction;
     type Outcome = ();
     type Status = ();
 
     async fn observe(&self, key: &ObjectKey) -> Result<Option<World>, ApiError> {
         let Some(claim) = self.context.device_caches.claims.get(key) else { return Ok(None) };
-        let Some(allocation) = claim.status.as_ref().and_then(|status| status.allocation.as_ref()) else {
+        if claim.status.as_ref().is_none_or(|status| status.allocation.is_none()) {
             return Ok(None);
-        };
-        let allocated_at = allocation.allocation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-        let devices = devices(&claim);
+        }
+        let (allocated_at, devices) = (allocated_at(&claim), allocated_devices(&claim));
         let taints = devices.iter().map(|device| self.taints(&device.id)).collect();
         let reserved_for = claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
         let pods =
@@ -162,15 +177,22 @@ impl Controller for DeviceTaintEviction {
         Ok(Some(World { allocated_at, consumers: consumers.collect(), devices, taints }))
     }
 
-    fn plan(world: &World, now: Timestamp) -> Plan<Consumer, ()> {
+    fn plan(world: &World, now: Timestamp) -> Plan<Eviction, ()> {
         match plan::evicted_at(world) {
-            Some(at) if at <= now => Plan::act(world.consumers.clone()),
+            Some(at) if at <= now => {
+                let rules: Vec<String> = plan::evicting_rules(world, now).into_iter().collect();
+                let evict = |consumer: &Consumer| Eviction { consumer: consumer.clone(), rules: rules.clone() };
+                Plan::act(world.consumers.iter().map(evict))
+            }
             requeue_at => Plan { requeue_at, ..Plan::default() },
         }
     }
 
-    async fn apply(&self, key: &ObjectKey, Consumer { pod, uid }: Consumer) -> Result<(), ApiError> {
+    async fn apply(&self, key: &ObjectKey, Eviction { consumer, rules }: Eviction) -> Result<(), ApiError> {
+        let Consumer { pod, uid } = consumer;
         tracing::info!(claim = ?key, ?pod, uid, "evict a pod that uses a tainted device");
-        self.evict(&pod, &uid).await
+        self.evict(&pod, &uid).await?;
+        rules.iter().for_each(|rule| self.evictions.count(rule));
+        Ok(())
     }
 }

@@ -4,6 +4,7 @@
 //! * [`reservations`]: one claim: takes away reservations of pods that are gone, deallocates a claim that nobody uses, and
 //!   deletes one that was made for a pod that ended
 //! * [`device_taints`]: one claim: evicts its pods when one of its devices gets a NoExecute taint
+//! * [`taint_rule_status`]: one DeviceTaintRule: how many pods have to go for it
 //!
 //! The scheduler allocates. The finalizer that it sets keeps an allocated claim from vanishing; it goes with the allocation.
 //! Both controllers decide from caches that read their own writes; whether a pod is really gone is asked of the API, since
@@ -11,6 +12,7 @@
 
 pub mod device_taints;
 pub mod reservations;
+pub mod taint_rule_status;
 pub mod templates;
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
@@ -41,7 +43,7 @@ fn is_done(pod: &Pod) -> bool {
 /// The claims of a pod, as far as they are known by name.
 fn claims_of(pod: &Pod, namespace: &str) -> Vec<ObjectKey> {
     let names = pod.spec.resource_claims.iter().filter_map(|own| pod.resource_claim_name(own));
-    names.map(|name| ObjectKey::new(namespace, name)).collect()
+    names.chain(pod.extended_resource_claim()).map(|name| ObjectKey::new(namespace, name)).collect()
 }
 
 /// The name and uid of the pod that a claim was made for.

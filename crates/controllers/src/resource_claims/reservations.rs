@@ -29,7 +29,7 @@ pub fn controller(context: &Arc<Context>) -> Runnable {
         let (queue, claims) = (queue.clone(), context.device_caches.claims.clone());
         move |change| {
             // Only its end matters here; an owner's claims are found even if its status never named them.
-            let Some(pod) = change.latest().filter(|pod| !pod.spec.resource_claims.is_empty()) else { return };
+            let Some(pod) = change.latest().filter(|pod| pod.uses_resource_claims()) else { return };
             if change.after.is_none_or(is_done) {
                 claims_of(pod, &change.key.namespace).into_iter().for_each(|claim| queue.add(claim));
                 let owned = claims.controlled_by(pod.uid());

@@ -16,13 +16,8 @@ use std::{
 
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::{
-    Api, Client, Resource,
-    runtime::{
-        WatchStreamExt,
-        watcher::{self, Event},
-    },
-};
+use kube::{Api, Client, Resource};
+use mainstay_watch::{Event, Watch, WatchOptions};
 use parking_lot::{Mutex, RwLock};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
@@ -191,12 +186,11 @@ impl<K: CachedObject> Cache<K> {
     /// Lists and watches until asked to stop.
     pub async fn run(self: Arc<Self>, client: Client, stop: CancellationToken) {
         let api: Api<K> = Api::all(client);
-        let mut config = watcher::Config::default();
-        if let Some(namespace) = self.namespace {
-            config = config.fields(&format!("metadata.namespace={namespace}"));
-        }
-        let events = watcher::watcher(api, config).default_backoff();
-        let mut events = std::pin::pin!(events);
+        let options = match self.namespace {
+            Some(namespace) => WatchOptions::fields(format!("metadata.namespace={namespace}")),
+            None => WatchOptions::default(),
+        };
+        let mut events = Watch::<K>::new(api, options);
         let (mut listed, mut outage) = (BTreeSet::new(), Outage::new(K::kind(&())));
         while let Some(Some(event)) = stop.run_until_cancelled(events.next()).await {
             match &event {

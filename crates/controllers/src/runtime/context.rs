@@ -20,8 +20,8 @@ use k8s_openapi::api::{
 };
 use kube::Client;
 use mainstay_api::{
-    config_template::ConfigTemplate, machine::Machine, release::Release, service_table::ServiceTable,
-    wellknown::namespace::NODE_LEASES,
+    config_template::ConfigTemplate, machine::Machine, machine_file::MachineFile, release::Release,
+    service_table::ServiceTable, wellknown::namespace::NODE_LEASES,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -188,6 +188,7 @@ pub struct Context {
     pub service_tables: Arc<Cache<ServiceTable>>,
     /// Likewise.
     pub config_templates: Arc<Cache<ConfigTemplate>>,
+    pub machine_files: Arc<Cache<MachineFile>>,
     pub device_caches: DeviceCaches,
     pub machine_caches: MachineCaches,
     /// Which resources the server has.
@@ -203,6 +204,7 @@ impl Context {
         let (caches, clock, service_tables) = (Caches::default(), Clock::default(), Arc::new(Cache::new()));
         let (device_caches, machine_caches) = (DeviceCaches::default(), MachineCaches::default());
         let config_templates = Arc::new(Cache::new());
+        let machine_files = Arc::new(Cache::new());
         Arc::new(Self {
             client,
             caches,
@@ -211,6 +213,7 @@ impl Context {
             clock,
             service_tables,
             config_templates,
+            machine_files,
             device_caches,
             machine_caches,
             discovery,
@@ -241,13 +244,7 @@ impl Context {
     where
         C::Key: Clone + Ord + Hash + Debug,
     {
-        let context = self.clone();
-        let run = move |stop| -> BoxFuture<'static, ()> {
-            Box::pin(
-                async move { runner::run(&context.metrics, &context.clock, controller, queue, limits, stop).await },
-            )
-        };
-        Runnable { name: C::NAME, run: Box::new(run) }
+        Runnable::new(controller, queue, limits, self.metrics.clone(), self.clock.clone())
     }
 }
 
@@ -258,6 +255,23 @@ pub struct Runnable {
 }
 
 impl Runnable {
+    /// A controller of another crate, which has a context of its own.
+    pub fn new<C: Controller>(
+        controller: Arc<C>,
+        queue: Arc<WorkQueue<C::Key>>,
+        limits: Limits,
+        metrics: ControllerMetrics,
+        clock: Clock,
+    ) -> Self
+    where
+        C::Key: Clone + Ord + Hash + Debug,
+    {
+        let run = move |stop| -> BoxFuture<'static, ()> {
+            Box::pin(async move { runner::run(&metrics, &clock, controller, queue, limits, stop).await })
+        };
+        Self { name: C::NAME, run: Box::new(run) }
+    }
+
     /// Runs until asked to stop; the reconciles under way are let end.
     pub async fn run(self, stop: CancellationToken) {
         (self.run)(stop).await;

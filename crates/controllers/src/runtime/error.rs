@@ -1,4 +1,6 @@
-//! API calls that failed: what was being done, what the API answered, and what that means for a controller.
+//! Calls that failed: what was being done, what the API answered, and what that means for a controller.
+//!
+//! Controllers of a cloud call another API as well; what that one answered is the source of an [`ApiError::other`].
 
 /// What was being done, and how the API answered.
 #[derive(Debug, thiserror::Error)]
@@ -6,12 +8,25 @@
 pub struct ApiError {
     doing: String,
     #[source]
-    source: kube::Error,
+    source: CallError,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum CallError {
+    #[error(transparent)]
+    Kubernetes(kube::Error),
+    #[error(transparent)]
+    Other(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl ApiError {
     pub fn new(doing: impl Into<String>, source: kube::Error) -> Self {
-        Self { doing: doing.into(), source }
+        Self { doing: doing.into(), source: CallError::Kubernetes(source) }
+    }
+
+    /// A call to something else than the Kubernetes API failed.
+    pub fn other(doing: impl Into<String>, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self { doing: doing.into(), source: CallError::Other(Box::new(source)) }
     }
 
     /// For `map_err`.
@@ -21,36 +36,46 @@ impl ApiError {
 
     /// Whether the object changed since it was read: the next reconcile sees what others did.
     pub fn is_conflict(&self) -> bool {
-        has_code(&self.source, 409)
+        self.kubernetes().is_some_and(|source| has_code(source, 409))
     }
 
     /// Whether the API refused it for good reasons of its own: a quota, a rule, a namespace that goes.
     pub fn is_rejected(&self) -> bool {
-        matches!(&self.source, kube::Error::Api(status) if matches!(status.code, 400 | 403 | 404 | 422))
+        matches!(self.kubernetes(), Some(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 404 | 422))
     }
 
     /// Whether the API did not answer, or not as an API that works does. Says nothing about the object.
     pub fn is_unavailable(&self) -> bool {
-        match &self.source {
-            kube::Error::Api(status) => status.code >= 500 || status.code == 429,
-            kube::Error::SerdeError(_) | kube::Error::BuildRequest(_) => false,
-            _ => true,
+        match self.kubernetes() {
+            Some(kube::Error::Api(status)) => status.code >= 500 || status.code == 429,
+            Some(kube::Error::SerdeError(_) | kube::Error::BuildRequest(_)) | None => false,
+            Some(_) => true,
         }
     }
 
     /// Whether nothing can be created because the namespace is being deleted.
     pub fn is_namespace_terminating(&self) -> bool {
-        is_namespace_terminating(&self.source)
+        self.kubernetes().is_some_and(is_namespace_terminating)
     }
 
     /// What the API answered, alone.
     pub fn message(&self) -> String {
-        message(&self.source)
+        match &self.source {
+            CallError::Kubernetes(source) => message(source),
+            CallError::Other(source) => mainstay_errors::error_chain(source.as_ref()),
+        }
     }
 
     /// The whole chain, for a log or a condition.
     pub fn chain(&self) -> String {
-        format!("{}: {}", self.doing, message(&self.source))
+        format!("{}: {}", self.doing, self.message())
+    }
+
+    fn kubernetes(&self) -> Option<&kube::Error> {
+        match &self.source {
+            CallError::Kubernetes(source) => Some(source),
+            CallError::Other(_) => None,
+        }
     }
 }
 

@@ -8,19 +8,15 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::{
-    Client,
-    runtime::{
-        WatchStreamExt,
-        watcher::{self, DefaultBackoff, Event},
-    },
-};
+use kube::Client;
+use mainstay_watch::{Event, Watch, WatchOptions};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     discovery::{DiscoveryCache, ServerResource, ServerResources},
+    object_meta::PartialMeta,
     outage::Outage,
 };
 
@@ -30,9 +26,14 @@ const REDISCOVERY: Duration = Duration::from_secs(300);
 const AFTER_CHANGE: Duration = Duration::from_millis(250);
 /// How soon it is repeated after a failure.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
-/// Many and short-lived, and neither own nor are owned.
-const NOT_WATCHED: [(&str, &str); 4] =
-    [("", "events"), ("events.k8s.io", "events"), ("mainstay.dev", "offers"), ("mainstay.dev", "servicetables")];
+/// Many and short-lived, and neither own nor are owned; or another view of objects that are watched anyway.
+const NOT_WATCHED: [(&str, &str); 5] = [
+    ("", "events"),
+    ("events.k8s.io", "events"),
+    ("kubernikus.sap.cc", "klusters"),
+    ("mainstay.dev", "offers"),
+    ("mainstay.dev", "servicetables"),
+];
 
 pub enum MetadataEvent {
     /// A list of a resource begins...
@@ -166,8 +167,8 @@ impl MetadataWatch {
 
     async fn watch_resource(self: Arc<Self>, resource: Arc<ServerResource>, stop: CancellationToken) {
         let api = resource.api(&self.client, None);
-        let events = kube::runtime::watcher(api, watcher::Config::default()).backoff(DefaultBackoff::default());
-        let mut events = std::pin::pin!(events);
+        let mut events =
+            Watch::<PartialMeta>::new(api, WatchOptions { metadata_only: true, ..WatchOptions::default() });
         let mut outage = Outage::new(resource.clone());
         while let Some(Some(event)) = stop.run_until_cancelled(events.next()).await {
             let event = match event {

@@ -67,9 +67,10 @@ where
     let failed = |error| ApiError::new(format!("write the status of {} {key:?}", K::kind(&()).to_lowercase()), error);
     let mut object = serde_json::to_value(&*judged).map_err(|error| failed(kube::Error::SerdeError(error)))?;
     object["status"] = json!(status);
-    let object: K = serde_json::from_value(object).map_err(|error| failed(kube::Error::SerdeError(error)))?;
-    let objects: Api<K> = Api::namespaced(client.clone(), &key.namespace);
-    match objects.replace_status(&key.name, &PostParams::default(), &object).await {
+    let body = serde_json::to_vec(&object).map_err(|error| failed(kube::Error::SerdeError(error)))?;
+    let requests = Request::new(K::url_path(&(), Some(&key.namespace)));
+    let request = requests.replace_subresource("status", &key.name, &PostParams::default(), body);
+    match client.request::<K>(request.map_err(|error| failed(kube::Error::BuildRequest(error)))?).await {
         Ok(written) => cache.wrote(written),
         Err(error) if error::is_not_found(&error, &key.name) => {}
         Err(error) => return Err(failed(error)),

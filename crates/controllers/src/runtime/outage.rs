@@ -6,7 +6,7 @@
 
 use std::fmt::Display;
 
-use kube::runtime::watcher;
+use mainstay_watch::WatchError;
 use tokio::time::Instant;
 
 use super::ApiError;
@@ -22,8 +22,8 @@ impl<R: Display> Outage<R> {
     }
 
     /// A list or watch failed.
-    pub fn failed(&mut self, error: &watcher::Error) {
-        let routine = matches!(error, watcher::Error::WatchError(_) | watcher::Error::WatchFailed(_));
+    pub fn failed(&mut self, error: &WatchError) {
+        let routine = error.is_routine();
         if routine || self.since.is_some() {
             tracing::debug!(resource = %self.resource, %error, "a watch ended; retrying");
             return;
@@ -91,10 +91,10 @@ mod tests {
     #[tokio::test]
     async fn an_outage_begins_with_a_failed_list_and_ends_with_what_is_delivered() {
         let mut outage = Outage::new("pods");
-        outage.failed(&watcher::Error::WatchFailed(kube::Error::TlsRequired));
+        outage.failed(&WatchError::Read(std::io::ErrorKind::ConnectionReset.into()));
         assert!(outage.is_over(), "a watch that ended is routine");
-        outage.failed(&watcher::Error::InitialListFailed(kube::Error::TlsRequired));
-        outage.failed(&watcher::Error::WatchStartFailed(kube::Error::TlsRequired));
+        outage.failed(&WatchError::List(kube::Error::TlsRequired));
+        outage.failed(&WatchError::Watch(kube::Error::TlsRequired));
         assert!(!outage.is_over());
         outage.worked();
         assert!(outage.is_over());

@@ -6,6 +6,7 @@
 //! * [`pack`]: endpoints distributed over slices so that little is written
 //! * [`slices`], [`endpoints`], [`mirror`]: the controllers of EndpointSlices, of Endpoints, and of slices that mirror
 //!   Endpoints which people wrote
+//! * [`host`]: the Services of programs that are not pods, whose slices agents publish
 //! * [`drain_acknowledgement`]: tells a pod that is being deleted that no node sends connections to it any more
 //!
 //! A change of a pod finds its Services by index and is acted on at once. One Service is reconciled once at a time, so
@@ -15,6 +16,7 @@ mod backend;
 pub mod drain_acknowledgement;
 mod endpoint_node;
 pub mod endpoints;
+pub mod host;
 pub mod mirror;
 mod pack;
 mod ports;

@@ -1,10 +1,6 @@
 //! A whole API with its controllers within the test's process: no sockets, no files.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::{
@@ -12,24 +8,22 @@ use kube::{
     api::{DeleteParams, PostParams, PropagationPolicy},
 };
 use mainstay_api::node_loss::Timing;
-use mainstay_controllers::{Clients, ConsumerNotifier, Settings};
+use mainstay_controllers::{Clients, Settings};
 use mainstay_server::CONTROLLERS_USER;
 use mainstay_testing::TestApi;
+use mainstay_testing::rights::{self, RightsRecorder};
 pub use mainstay_testing::until;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tracing::{
-    Event, Subscriber,
-    field::{Field, Visit},
-};
-use tracing_subscriber::{Layer, layer::Context, prelude::*};
+use tracing_subscriber::prelude::*;
 
 pub const ROOT_CA: &str = "-----BEGIN CERTIFICATE-----\nnot really\n-----END CERTIFICATE-----\n";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Cluster {
     pub client: Client,
+    api: TestApi,
     stop: CancellationToken,
     controllers: JoinHandle<()>,
 }
@@ -40,17 +34,12 @@ impl Cluster {
         Self::start_with(Timing::default()).await
     }
 
-    /// With this way to reach programs in pods.
-    pub async fn start_with_notifier(notifier: Arc<dyn ConsumerNotifier>) -> Self {
-        Self::start_as(Settings { consumer_notifier: Some(notifier), ..Settings::default() }).await
-    }
-
     /// With these timings of node loss.
     pub async fn start_with(timing: Timing) -> Self {
         Self::start_as(Settings { timing, ..Settings::default() }).await
     }
 
-    async fn start_as(settings: Settings) -> Self {
+    pub async fn start_as(settings: Settings) -> Self {
         let log = tracing_subscriber::EnvFilter::try_from_default_env()
             .unwrap_or_else(|_| "warn,mainstay_controllers=debug".into());
         let shown = tracing_subscriber::fmt::layer().with_test_writer().with_filter(log);
@@ -59,7 +48,7 @@ impl Cluster {
         let settings = Settings { root_ca: ROOT_CA.to_owned(), ..settings };
         let clients = Clients::new(api.user_client(CONTROLLERS_USER), api.controller_clients());
         let controllers = tokio::spawn(mainstay_controllers::run(clients, settings, api.stop.clone()));
-        let cluster = Self { client: api.client("test"), stop: api.stop, controllers };
+        let cluster = Self { client: api.client("test"), stop: api.stop.clone(), api, controllers };
         cluster.namespace("default").await;
         cluster
     }
@@ -68,8 +57,13 @@ impl Cluster {
     pub async fn stop(self) {
         self.stop.cancel();
         tokio::time::timeout(PATIENCE, self.controllers).await.expect("the controllers stop").expect("without panic");
-        let lacking = LACKING.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let lacking = rights::lacking();
         assert!(lacking.is_empty(), "rights that a controller lacks: {lacking:?}");
+    }
+
+    /// A client of the agent of this node.
+    pub fn node_client(&self, name: &str) -> Client {
+        self.api.node_client(name)
     }
 
     pub fn namespaces(&self) -> Api<Namespace> {
@@ -127,68 +121,4 @@ pub fn reference(owner: &ConfigMap, block: bool) -> Value {
         "apiVersion": "v1", "kind": "ConfigMap", "name": owner.metadata.name, "uid": owner.metadata.uid,
         "blockOwnerDeletion": block,
     })
-}
-
-/// A verb and a resource, with its subresource: `patch`, `pods/status`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct UsedRight {
-    pub verb: String,
-    pub resource: String,
-}
-
-static USED: Mutex<BTreeMap<String, BTreeSet<UsedRight>>> = Mutex::new(BTreeMap::new());
-static LACKING: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-
-/// What each user did in this process.
-pub fn used_rights() -> BTreeMap<String, BTreeSet<UsedRight>> {
-    USED.lock().unwrap_or_else(PoisonError::into_inner).clone()
-}
-
-/// Reads from the server's log what each user does, and what our own parts are refused.
-struct RightsRecorder;
-
-#[derive(Default)]
-struct Fields(BTreeMap<&'static str, String>);
-
-impl Visit for Fields {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        self.0.insert(field.name(), format!("{value:?}"));
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.insert(field.name(), value.to_owned());
-    }
-}
-
-impl<S: Subscriber> Layer<S> for RightsRecorder {
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        if event.metadata().target() != "mainstay_server::http::request_log"
-            && event.metadata().target() != "mainstay_server::handler"
-        {
-            return;
-        }
-        let mut fields = Fields::default();
-        event.record(&mut fields);
-        let field = |name: &str| fields.0.get(name).cloned().unwrap_or_default();
-        match field("message").as_str() {
-            "request answered" => {
-                let verb = match field("verb").as_str() {
-                    "POST" => "create".to_owned(),
-                    "PUT" => "update".to_owned(),
-                    other => other.to_lowercase(),
-                };
-                let resource = match field("subresource").as_str() {
-                    "" => field("resource"),
-                    subresource => format!("{}/{subresource}", field("resource")),
-                };
-                let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
-                used.entry(field("user")).or_default().insert(UsedRight { verb, resource });
-            }
-            message if message.starts_with("a part of this server lacks a right") => {
-                let lacking = format!("{} {} {}", field("user"), field("verb"), field("path"));
-                LACKING.lock().unwrap_or_else(PoisonError::into_inner).insert(lacking);
-            }
-            _ => {}
-        }
-    }
 }

@@ -280,6 +280,36 @@ async fn a_bad_value_reaches_as_many_pods_as_may_be_unavailable_and_is_taken_bac
 }
 
 #[tokio::test]
+pub async fn a_stateful_set_that_a_bad_value_stops_goes_back_by_itself() {
+    let cluster = Cluster::start().await;
+    let machines = cluster.machines_that_read();
+    cluster.zones_and_key().await;
+    let mut set = workload("db", json!({ "serviceName": "db", "replicas": 2 }));
+    set["metadata"]["annotations"][config_versions::PROGRESS_DEADLINE_ANNOTATION] = json!("2");
+    cluster.create::<StatefulSet>(set).await;
+    let reads = async |content: &str| {
+        until(&format!("both pods read {content}"), async || {
+            let found = cluster.in_default::<StatefulSet>().get("db").await.unwrap();
+            let good = found.metadata.annotations.unwrap_or_default().remove(config_versions::LAST_GOOD_ANNOTATION);
+            good.is_some_and(|good| good.contains(&copy(content)))
+                && found.status.is_some_and(|status| status.available_replicas == Some(2))
+                && cluster.versions_of_pods("db").await == [copy(content), copy(content)]
+        })
+        .await;
+    };
+    reads("1").await;
+    cluster.set_zone(BAD).await;
+    until("it is taken back", async || !cluster.events_with("ConfigRolloutFailed").await.is_empty()).await;
+    // The pod that read it would be waited for, for ever.
+    reads("1").await;
+    assert_eq!(cluster.template_version::<StatefulSet>("db").await, Some(copy("1")));
+    cluster.set_zone("2").await;
+    reads("2").await;
+    machines.abort();
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn what_does_not_exist_is_waited_for_as_ever() {
     let cluster = Cluster::start().await;
     cluster.create::<Deployment>(workload("web", json!({ "replicas": 1 }))).await;

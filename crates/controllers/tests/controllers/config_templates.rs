@@ -2,11 +2,15 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use futures::future::BoxFuture;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret};
 use kube::{
     Api,
     api::{ListParams, Patch, PatchParams, PostParams},
@@ -14,8 +18,14 @@ use kube::{
 use mainstay_api::{
     config_template::ConfigTemplate,
     config_versions::{self, FILES_CONDITION},
+    machine::{Machine, MachineAxis, StateValue},
+    machine_file::MachineFile,
+    node_loss::Timing,
 };
-use mainstay_controllers::{CommandResult, ConsumerNotifier, PodCommand, PodRequest, runtime::ApiError};
+use mainstay_controllers::{
+    CommandResult, ConsumerNotifier, PodCommand, PodRequest, Settings, TemplateRenderer, runtime::ApiError,
+};
+use mainstay_templates::TemplateError;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, until};
@@ -24,6 +34,28 @@ use crate::cluster::{Cluster, until};
 #[derive(Default)]
 struct RecordingNotifier {
     commands: Mutex<Vec<(String, String)>>,
+}
+
+/// Counts what is rendered.
+#[derive(Default)]
+struct CountingRenderer(AtomicUsize);
+
+impl CountingRenderer {
+    /// How often since the last time.
+    fn take(&self) -> usize {
+        self.0.swap(0, Ordering::SeqCst)
+    }
+}
+
+impl TemplateRenderer for CountingRenderer {
+    fn render(
+        &self,
+        template: String,
+        inputs: BTreeMap<String, Value>,
+    ) -> BoxFuture<'_, Result<String, TemplateError>> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async move { mainstay_templates::render(&template, &inputs) })
+    }
 }
 
 impl RecordingNotifier {
@@ -92,9 +124,14 @@ async fn set_map(cluster: &Cluster, name: &str, value: &str) {
 }
 
 async fn create_pod(cluster: &Cluster, name: &str, app: &str) {
+    create_pod_on(cluster, name, app, Some("n1")).await;
+}
+
+/// A pod that is bound to a node which does not exist is deleted after a while.
+async fn create_pod_on(cluster: &Cluster, name: &str, app: &str, node: Option<&str>) {
     let pod = json!({
         "metadata": { "name": name, "labels": { "app": app } },
-        "spec": { "nodeName": "n1", "containers": [{ "name": "c", "image": "i" }] },
+        "spec": { "nodeName": node, "containers": [{ "name": "c", "image": "i" }] },
     });
     pods(cluster).create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.expect("create a pod");
     report(cluster, name, json!([{ "type": "Ready", "status": "True" }])).await;
@@ -136,14 +173,19 @@ fn by_map(map: &str, app: &str, output: &str) -> Value {
 
 #[tokio::test]
 async fn only_the_consumers_of_what_changed_are_notified() {
-    let notifier = Arc::new(RecordingNotifier::default());
-    let cluster = Cluster::start_with_notifier(notifier.clone()).await;
+    let (notifier, renderer) = (Arc::new(RecordingNotifier::default()), Arc::new(CountingRenderer::default()));
+    let settings = Settings {
+        consumer_notifier: Some(notifier.clone()),
+        template_renderer: Some(renderer.clone()),
+        ..Settings::default()
+    };
+    let cluster = Cluster::start_as(settings).await;
     for number in 0..50 {
         // Every fifth template reads what templates of its ten share.
         let map = if number % 5 == 0 { format!("shared-{}", number / 10) } else { format!("own-{number}") };
         set_map(&cluster, &map, "1").await;
         for pod in 0..10 {
-            create_pod(&cluster, &format!("app-{number}-{pod}"), &format!("app-{number}")).await;
+            create_pod_on(&cluster, &format!("app-{number}-{pod}"), &format!("app-{number}"), None).await;
         }
         create_template(
             &cluster,
@@ -162,6 +204,7 @@ async fn only_the_consumers_of_what_changed_are_notified() {
     })
     .await;
     assert_eq!(notifier.take(), BTreeMap::new(), "the first version touches nobody");
+    assert_eq!(renderer.take(), 50, "each is rendered once, however often it is looked at");
 
     let told_by = async |map: &str, changed: &[usize]| {
         let mut before = Vec::new();
@@ -187,7 +230,9 @@ async fn only_the_consumers_of_what_changed_are_notified() {
         pods.collect()
     };
     assert_eq!(told_by("own-7", &[7]).await, pods_of(&[7]));
+    assert_eq!(renderer.take(), 1, "of 50 templates, one reads it");
     assert_eq!(told_by("shared-2", &[20, 25]).await, pods_of(&[20, 25]));
+    assert_eq!(renderer.take(), 2);
     // A change that renders to the same touches nobody: it is followed by one that does.
     let patch = Patch::Merge(json!({ "data": { "unused": "x" } }));
     cluster.maps("default").patch("own-7", &PatchParams::default(), &patch).await.expect("change another key");
@@ -305,5 +350,95 @@ pub async fn pods_are_reached_by_the_api() {
     })
     .await;
     assert_eq!(maps.get("http").await.expect("the output").data.expect("data")["app.conf"], "value=1\n");
+    cluster.stop().await;
+}
+
+/// The files that machines are to have: the node, its version, and what the content is read from.
+async fn machine_files(cluster: &Cluster) -> BTreeMap<String, MachineFile> {
+    let files: Api<MachineFile> = Api::namespaced(cluster.client.clone(), "default");
+    let all = files.list(&ListParams::default()).await.expect("list machine files");
+    all.into_iter().map(|file| (file.spec.node_name.clone(), file)).collect()
+}
+
+/// Reports for machines that were given a version that they have it, or why they cannot, as their agents would.
+async fn report_files(cluster: &Cluster, bad: &str) {
+    let files: Api<MachineFile> = Api::namespaced(cluster.client.clone(), "default");
+    for file in machine_files(cluster).await.into_values().filter(|file| file.current_status().is_none()) {
+        let is_bad = file.spec.version == bad;
+        let status = json!({ "status": {
+            "observedGeneration": file.metadata.generation, "version": file.spec.version,
+            "reason": is_bad.then_some("CommandFailed"), "message": is_bad.then_some("exit code 1"),
+            "time": jiff::Timestamp::now().to_string(),
+        } });
+        let written = files.patch_status(file.name(), &PatchParams::default(), &Patch::Merge(status)).await;
+        assert!(written.is_ok() || machine_files(cluster).await.len() < 3, "{written:?}");
+    }
+}
+
+#[tokio::test]
+pub async fn machines_get_the_output_as_a_file_in_waves_and_lose_it_with_their_label() {
+    // Nobody sends heartbeats here.
+    let timing = Timing { unknown_after: Duration::from_secs(3600), ..Timing::default() };
+    let cluster = Cluster::start_with(timing).await;
+    let nodes: Api<Node> = Api::all(cluster.client.clone());
+    for name in ["lb-1", "lb-2", "lb-3", "other"] {
+        let role = if name == "other" { "other" } else { "lb" };
+        let node = json!({ "metadata": { "name": name, "labels": { "role": role } } });
+        nodes.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.expect("create a node");
+        let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
+        nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(ready)).await.expect("report a node");
+    }
+    // A machine that no controller has seen yet is nobody's consumer.
+    let machines: Api<Machine> = Api::all(cluster.client.clone());
+    until("the controllers know all nodes", async || {
+        let known = machines.list(&ListParams::default()).await.expect("list machines");
+        let is_seen = |own: &&Machine| own.state(MachineAxis::Seen).is_some_and(|own| own.state == StateValue::Success);
+        known.iter().filter(is_seen).count() == 4
+    })
+    .await;
+    set_map(&cluster, "settings", "1").await;
+    let mut spec = by_map("settings", "nobody", "out");
+    spec["consumers"] = json!([{ "machines": {
+        "selector": { "matchLabels": { "role": "lb" } }, "path": "/etc/lb/lb.conf", "mode": "0644",
+    } }]);
+    spec["rollout"] = json!({ "waves": [1], "maxUnavailable": 1 });
+    create_template(&cluster, "lb", spec).await;
+    let until_current = async |value: &str, reason_wanted: &str, bad: &str| {
+        until(&format!("machines have {value}"), async || {
+            report_files(&cluster, bad).await;
+            reason(&cluster, "lb").await.0 == reason_wanted
+        })
+        .await;
+    };
+    until_current("1", "Current", "").await;
+    let files = machine_files(&cluster).await;
+    assert_eq!(files.keys().collect::<Vec<_>>(), ["lb-1", "lb-2", "lb-3"]);
+    let first = version(&cluster, "lb").await;
+    for file in files.values() {
+        assert_eq!((&*file.spec.file.path, file.spec.file.mode.as_deref()), ("/etc/lb/lb.conf", Some("0644")));
+        let (content, _) = file.spec.content.target().expect("a content");
+        let copy = cluster.maps("default").get(&content.name).await.expect("the copy");
+        assert_eq!(copy.data.unwrap()[&content.key], "value=1\n");
+        assert_eq!(file.spec.version, first);
+    }
+    // What fails on the first machine reaches no other, and is taken back.
+    let bad = mainstay_templates::version("value=bad\n");
+    set_map(&cluster, "settings", "bad").await;
+    until_current("what was good", "RolledBack", &bad).await;
+    until("all have the first version again", async || {
+        report_files(&cluster, "").await;
+        machine_files(&cluster).await.values().all(|file| file.spec.version == first)
+    })
+    .await;
+    let generations: Vec<_> = machine_files(&cluster).await.values().map(|file| file.metadata.generation).collect();
+    assert_eq!(generations, [Some(3), Some(1), Some(1)], "only one machine was touched");
+    set_map(&cluster, "settings", "2").await;
+    until_current("2", "Current", "").await;
+    // A machine that is selected no longer loses its file, and so do all with the template.
+    let relabelled = Patch::Merge(json!({ "metadata": { "labels": { "role": "other" } } }));
+    nodes.patch("lb-3", &PatchParams::default(), &relabelled).await.expect("relabel a node");
+    until("lb-3 is released", async || machine_files(&cluster).await.keys().all(|node| node != "lb-3")).await;
+    templates(&cluster).delete("lb", &Default::default()).await.expect("delete the template");
+    until("all files are gone", async || machine_files(&cluster).await.is_empty()).await;
     cluster.stop().await;
 }

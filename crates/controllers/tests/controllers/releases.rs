@@ -165,3 +165,26 @@ pub async fn a_release_moves_machines_in_waves_halts_and_goes_on() {
     assert!(cluster.release("nobody", "Refused").await.status.unwrap().message.contains("no Machine has the labels"));
     cluster.stop().await;
 }
+
+#[tokio::test]
+pub async fn of_two_releases_of_one_second_the_later_one_is_refused_whatever_its_name() {
+    let cluster = Cluster::start_with(patient()).await;
+    cluster.node("m", "1").await;
+    cluster.until_machine("m", "is seen", |own| own.status.as_ref().is_some_and(|own| own.seen.is_some())).await;
+    let spec = json!({"version": "v2", "selector": {}});
+    // Names fall, so that the last one would come first by name.
+    for (round, names) in [["d", "c"], ["b", "a"]].into_iter().enumerate() {
+        for name in names {
+            cluster.create_release(name, spec.clone()).await;
+        }
+        let older = if round == 0 { names[0] } else { "d" };
+        let refused = if round == 0 { &names[1..] } else { &names[..] };
+        for name in refused {
+            let status = cluster.release(name, "Refused").await.status.unwrap();
+            assert!(status.message.contains(&format!("the Release {older:?}")), "{name}: {}", status.message);
+        }
+    }
+    let machine = cluster.until_machine("m", "is asked", |own| asked(own).is_some()).await;
+    assert_eq!(machine.spec.release.as_deref(), Some("d"));
+    cluster.stop().await;
+}

@@ -174,5 +174,20 @@ pub async fn pods_are_evicted_when_their_device_is_tainted_and_they_do_not_toler
     let target = conditions.iter().find(|condition| condition.type_ == "DisruptionTarget").expect("it is marked");
     assert_eq!(target.reason.as_deref(), Some("DeletionByDeviceTaintManager"));
     assert!(stage.pods().get("lenient").await.unwrap().metadata.deletion_timestamp.is_none());
+    let told = async |rule: &str| {
+        let status = rules.get(rule).await.expect("the rule").status.unwrap_or_default();
+        let mut conditions = status.conditions.into_iter().flatten().filter(|own| own.type_ == "EvictionInProgress");
+        conditions.next().map(|own| format!("{} {}: {}", own.status, own.reason, own.message)).unwrap_or_default()
+    };
+    until("the rule says that it is done", async || {
+        told("gpu-0").await == "False Completed: 1 pod evicted since starting the controller."
+    })
+    .await;
+    assert_eq!(told("gpu-1").await, "False NotStarted: ");
+    let preview = json!({ "metadata": { "name": "preview" }, "spec": {
+        "deviceSelector": {}, "taint": { "key": "example.com/broken", "effect": "None" },
+    } });
+    rules.create(&PostParams::default(), &serde_json::from_value(preview).unwrap()).await.expect("create a rule");
+    until("the rule says what it would do", async || told("preview").await.starts_with("False NoEffect: ")).await;
     stage.cluster.stop().await;
 }

@@ -15,7 +15,7 @@ fn release(spec: serde_json::Value) -> Release {
 }
 
 fn state(state: StateValue, message: &str, second: i64) -> Option<MachineState> {
-    Some(MachineState { state, since: Time(time(second)), message: message.to_owned() })
+    Some(MachineState { state, since: Time(time(second)), message: message.to_owned(), output: String::new() })
 }
 
 /// Machines that run a version, each valid.
@@ -52,7 +52,14 @@ impl Fleet {
     fn plan(&self) -> ReleasePlan {
         let views: Vec<MachineView<'_>> =
             self.machines.iter().map(|machine| MachineView { machine, takes_pods: true }).collect();
-        let world = ReleaseWorld { release: &self.release, machines: &views, overlap: None, gates: &self.gates };
+        let world = ReleaseWorld {
+            release: &self.release,
+            machines: &views,
+            workloads: &[],
+            overlap: None,
+            problem: None,
+            gates: &self.gates,
+        };
         plan(&world, time(self.now))
     }
 
@@ -63,6 +70,10 @@ impl Fleet {
         for Move { machine, version, .. } in &plan.moves {
             let own = self.machines.iter_mut().find(|own| own.name() == machine).unwrap();
             (own.spec.version, own.spec.version_since) = (Some(version.clone()), Some(Time(time(self.now))));
+        }
+        for Recall { machine, running } in &plan.recalls {
+            let own = self.machines.iter_mut().find(|own| own.name() == machine).unwrap();
+            (own.spec.version, own.spec.version_since) = (running.clone(), Some(Time(time(self.now))));
         }
         plan
     }
@@ -108,6 +119,20 @@ impl Fleet {
     fn count_running(&self, version: &str) -> usize {
         self.machines.iter().filter(|machine| machine.running_version() == Some(version)).count()
     }
+}
+
+#[test]
+fn machines_that_were_never_validated_are_available_until_they_move() {
+    let mut fleet = Fleet::new(json!({"maxUnavailable": 1}), 3);
+    for machine in &mut fleet.machines {
+        let status = machine.status.as_mut().unwrap();
+        (status.validated, status.configured, status.version) = (None, None, Some(MachineVersion::default()));
+    }
+    let moved = |plan: &ReleasePlan| plan.moves.iter().map(|step| step.machine.clone()).collect::<Vec<_>>();
+    assert_eq!(moved(&fleet.reconcile()), ["m00000"]);
+    assert_eq!(fleet.reconcile().moves, [], "the first is not valid at the new version yet");
+    fleet.obey(0);
+    assert_eq!(moved(&fleet.reconcile()), ["m00001"]);
 }
 
 #[test]
@@ -190,7 +215,14 @@ fn a_cordoned_machine_is_unavailable_and_has_not_failed() {
     fleet.now += 1_000_000;
     let views = [false, true].into_iter().zip(&fleet.machines);
     let views: Vec<_> = views.map(|(takes_pods, machine)| MachineView { machine, takes_pods }).collect();
-    let world = ReleaseWorld { release: &fleet.release, machines: &views, overlap: None, gates: &[] };
+    let world = ReleaseWorld {
+        release: &fleet.release,
+        machines: &views,
+        workloads: &[],
+        overlap: None,
+        problem: None,
+        gates: &[],
+    };
     let planned = plan(&world, time(fleet.now)).status;
     assert_eq!((planned.phase.as_str(), planned.failed, planned.unavailable), ("Progressing", 0, 1));
 }
@@ -216,6 +248,60 @@ fn a_newer_version_overtakes_and_machines_skip_to_it() {
     assert_eq!(results, [("v2", "Superseded"), ("v3", "Complete")]);
     let asked: Vec<_> = fleet.machines.iter().map(|machine| machine.spec.version.as_deref()).collect();
     assert_eq!(asked, [Some("v3"); 6]);
+}
+
+impl Fleet {
+    fn silence(&mut self, index: usize) {
+        self.machines[index].status.as_mut().unwrap().seen = state(StateValue::Failed, "", self.now);
+    }
+
+    fn bring_back(&mut self, index: usize) {
+        self.machines[index].status.as_mut().unwrap().seen = state(StateValue::Success, "", self.now);
+    }
+}
+
+#[test]
+fn a_machine_that_falls_silent_before_it_hears_of_a_version_does_not_go_through_it_on_its_return() {
+    let mut fleet = Fleet::new(json!({"progressDeadlineSeconds": 60}), 3);
+    assert_eq!(fleet.reconcile().moves[0].machine, "m00000");
+    fleet.silence(0);
+    fleet.release.spec.version = "v3".to_owned();
+    let plan = fleet.reconcile();
+    assert_eq!(plan.recalls, [Recall { machine: "m00000".to_owned(), running: Some("v1".to_owned()) }]);
+    assert_eq!(fleet.reconcile().recalls, [], "once");
+    (1..3).for_each(|index| fleet.obey(index));
+    fleet.now += 1_000_000;
+    assert_eq!(fleet.machines[0].spec.version.as_deref(), Some("v1"));
+    assert_eq!(fleet.reconcile().status.failed, 0, "it is away, and has not failed");
+    fleet.bring_back(0);
+    assert_eq!(fleet.reconcile().moves.last().unwrap().version, "v3");
+    fleet.settle();
+    assert_eq!((fleet.status().phase.as_str(), fleet.count_running("v3")), ("Complete", 3));
+}
+
+#[test]
+fn a_silent_machine_half_way_to_a_version_is_asked_for_the_newest_unless_nothing_may_start() {
+    let mut fleet = Fleet::new(json!({"progressDeadlineSeconds": 60}), 3);
+    fleet.reconcile();
+    let version = fleet.machines[0].status.as_mut().unwrap().version.as_mut().unwrap();
+    version.wanted = Some("v2".to_owned());
+    fleet.silence(0);
+    (fleet.release.spec.version, fleet.release.spec.paused) = ("v3".to_owned(), true);
+    let plan = fleet.reconcile();
+    assert_eq!((plan.moves, plan.recalls), (vec![], vec![]));
+    fleet.release.spec.paused = false;
+    let plan = fleet.reconcile();
+    assert_eq!(plan.moves[0], Move { machine: "m00000".to_owned(), version: "v3".to_owned(), drain: false });
+    assert_eq!(plan.recalls, []);
+    // Its time counts from its return, and others are not kept waiting meanwhile.
+    fleet.now += 1_000_000;
+    let plan = fleet.reconcile();
+    assert_eq!((plan.status.failed, plan.status.moving), (0, 0), "{}", plan.status.message);
+    fleet.bring_back(0);
+    let plan = fleet.reconcile();
+    assert_eq!((plan.status.failed, plan.status.moving), (0, 1), "{}", plan.status.message);
+    fleet.settle();
+    assert_eq!((fleet.status().phase.as_str(), fleet.count_running("v3")), ("Complete", 3));
 }
 
 #[test]
@@ -263,8 +349,9 @@ fn a_release_without_machines_or_with_those_of_another_is_refused_with_a_conditi
     );
     let fleet = Fleet::new(json!({}), 1);
     let views = [MachineView { machine: &fleet.machines[0], takes_pods: true }];
-    let overlap = Some(Overlap { release: "web".to_owned(), machine: "m00000".to_owned() });
-    let world = ReleaseWorld { release: &fleet.release, machines: &views, overlap, gates: &[] };
+    let overlap = Some(Overlap { release: "web".to_owned(), member: "machine m00000".to_owned() });
+    let world =
+        ReleaseWorld { release: &fleet.release, machines: &views, workloads: &[], overlap, problem: None, gates: &[] };
     let refused = plan(&world, time(0));
     assert!(refused.moves.is_empty());
     assert!(
@@ -272,6 +359,159 @@ fn a_release_without_machines_or_with_those_of_another_is_refused_with_a_conditi
         "{:?}",
         refused.status.conditions
     );
+}
+
+#[test]
+fn a_rollback_goes_back_in_waves_of_its_own() {
+    let spec = json!({
+        "version": "v1", "onStuck": "Rollback", "maxUnavailable": 3, "maxFailed": 0, "soakSeconds": 600,
+        "rollbackWaves": [{"machines": ["m00005"]}, {"upTo": "100%"}], "rollbackMaxUnavailable": 6, "rollbackSoakSeconds": 5,
+    });
+    let mut fleet = Fleet::new(spec, 6);
+    fleet.settle();
+    fleet.broken = vec!["m00005"];
+    fleet.release.spec.version = "v2".to_owned();
+    let (mut order, mut soaked) = (Vec::new(), false);
+    for _ in 0..2_000 {
+        let plan = fleet.reconcile();
+        let is_back = plan.status.phase == "RollingBack" || plan.status.phase == "RolledBack";
+        soaked |= is_back && plan.status.message.contains("is healthy and is watched until");
+        order.extend(plan.moves.iter().filter(|own| own.version == "v1").map(|own| own.machine.clone()));
+        (0..6).for_each(|index| fleet.obey(index));
+        fleet.now += 1;
+        if plan.status.phase == "RolledBack" {
+            break;
+        }
+    }
+    assert_eq!(fleet.status().phase, "RolledBack");
+    assert_eq!((fleet.count_running("v1"), soaked), (6, true));
+    assert_eq!(order.first().map(String::as_str), Some("m00005"), "its own first wave: {order:?}");
+}
+
+fn workload(name: &str, mark: Option<crate::workloads::ReleaseMark>) -> WorkloadView {
+    let progress = crate::workloads::WorkloadProgress::Settled;
+    let (name, change) = (format!("deployment/shop/{name}"), "c".to_owned());
+    WorkloadView { name, mark, history: Default::default(), progress, change }
+}
+
+#[test]
+fn workloads_move_in_the_waves_of_machines() {
+    let spec =
+        json!({"waves": [{"workloads": ["deployment/shop/canary"]}, {"machines": ["m00001"]}], "maxUnavailable": 9});
+    let fleet = Fleet::new(spec, 2);
+    let views: Vec<_> = fleet.machines.iter().map(|machine| MachineView { machine, takes_pods: true }).collect();
+    let mark = |arrived: Option<i64>| crate::workloads::ReleaseMark {
+        release: "all".into(),
+        version: "v2".into(),
+        change: "c".into(),
+        since: Time(time(0)),
+        arrived: arrived.map(|second| Time(time(second))),
+        unready: None,
+        error: None,
+    };
+    let planned = |workloads: &[WorkloadView], machines: &[MachineView<'_>]| {
+        let world =
+            ReleaseWorld { release: &fleet.release, machines, workloads, overlap: None, problem: None, gates: &[] };
+        plan(&world, time(50))
+    };
+    let workloads = [workload("canary", None), workload("web", None)];
+    let first = planned(&workloads, &views);
+    let change =
+        |name: &str| WorkloadMove::Change { workload: format!("deployment/shop/{name}"), version: "v2".to_owned() };
+    assert_eq!((first.moves.len(), first.workload_moves), (0, vec![change("canary")]));
+    assert_eq!((first.status.machines, first.status.workloads), (2, 2));
+    let ends: Vec<i32> = first.status.waves.iter().map(|wave| wave.machines).collect();
+    assert_eq!(ends, [1, 2, 4]);
+    let second = planned(&[workload("canary", Some(mark(Some(9)))), workload("web", None)], &views);
+    assert_eq!((second.moves.len(), second.workload_moves.len()), (1, 0), "the machine of the second wave");
+
+    // A workload that cannot be changed stops everything, like a machine that fails.
+    let broken = crate::workloads::ReleaseMark { error: Some("spec.containers: Invalid".into()), ..mark(None) };
+    let stuck = planned(&[workload("canary", Some(broken)), workload("web", None)], &views);
+    assert_eq!((stuck.status.phase.as_str(), stuck.moves.len(), stuck.workload_moves.len()), ("Stuck", 0, 0));
+    assert_eq!(stuck.status.failures[0].machine, "deployment/shop/canary");
+}
+
+#[test]
+fn the_first_release_of_workloads_can_be_rolled_back_to_what_they_were() {
+    let mut fleet = Fleet::new(json!({"onStuck": "Rollback"}), 0);
+    fleet.release.spec.selector = None;
+    let mut own = workload("web", None);
+    own.history = own.history.with(UNRELEASED, json!({}));
+    own.mark = Some(crate::workloads::ReleaseMark {
+        release: "all".into(),
+        version: "v2".into(),
+        change: "c".into(),
+        since: Time(time(0)),
+        arrived: None,
+        unready: None,
+        error: Some("no such image".into()),
+    });
+    let plan_with = |fleet: &Fleet, own: &WorkloadView| {
+        let world = ReleaseWorld {
+            release: &fleet.release,
+            machines: &[],
+            workloads: std::slice::from_ref(own),
+            overlap: None,
+            problem: None,
+            gates: &[],
+        };
+        plan(&world, time(9))
+    };
+    fleet.release.status = Some(plan_with(&fleet, &own).status);
+    assert_eq!(fleet.status().rollback.as_ref().unwrap().to, UNRELEASED);
+    let back = plan_with(&fleet, &own);
+    let (workload, version) = ("deployment/shop/web".to_owned(), UNRELEASED.to_owned());
+    assert_eq!(back.workload_moves, [WorkloadMove::Restore { workload, version: version.clone(), recorded: version }]);
+    assert_eq!(back.status.phase, "RollingBack");
+}
+
+#[test]
+fn changes_that_select_nothing_or_do_not_apply_are_refused_with_a_condition() {
+    let fleet = Fleet::new(json!({}), 1);
+    let views = [MachineView { machine: &fleet.machines[0], takes_pods: true }];
+    let why = "has no container \"db\"".to_owned();
+    let does_not_apply = WorkloadProblem::DoesNotApply { workload: "deployment/shop/web".to_owned(), why };
+    for (problem, reason, words) in [
+        (
+            WorkloadProblem::SelectsNothing { change: 1 },
+            SELECTS_NOTHING,
+            "no workload is selected by spec.workloads[1]",
+        ),
+        (does_not_apply, CHANGE_DOES_NOT_APPLY, "deployment/shop/web has no container \"db\""),
+    ] {
+        let (release, problem) = (&fleet.release, Some(problem));
+        let world = ReleaseWorld { release, machines: &views, workloads: &[], overlap: None, problem, gates: &[] };
+        let refused = plan(&world, time(0));
+        assert_eq!((refused.moves.len(), refused.status.phase.as_str()), (0, "Refused"));
+        assert_eq!((refused.status.conditions[0].reason.as_str(), refused.status.message.as_str()), (reason, words));
+    }
+}
+
+/// A machine whose clock is wrong by a day is soaked from when it was asked, by the server's clock.
+#[test]
+fn clocks_that_are_apart_neither_stop_a_release_nor_cut_its_soak_short() {
+    for skew in [-86_400, 86_400] {
+        let mut fleet = Fleet::new(
+            json!({"waves": [{"machines": ["m00000"]}], "soakSeconds": 30, "progressDeadlineSeconds": 60}),
+            3,
+        );
+        let mut moved = Vec::new();
+        for _ in 0..400 {
+            let plan = fleet.reconcile();
+            assert_ne!(plan.status.phase, "Stuck", "{}", plan.status.message);
+            moved.extend(plan.moves.iter().map(|own| (fleet.now, own.machine.clone())));
+            // They obey by a clock of their own.
+            let now = fleet.now;
+            fleet.now += skew;
+            (0..3).for_each(|index| fleet.obey(index));
+            fleet.now = now + 1;
+        }
+        let (first, rest) = moved.split_first().unwrap();
+        assert_eq!(first.1, "m00000");
+        assert!(rest.iter().all(|(at, _)| at - first.0 >= 30), "{skew}: the soak is not cut short: {moved:?}");
+        assert_eq!((fleet.status().phase.as_str(), fleet.count_running("v2")), ("Complete", 3), "{skew}");
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn wanted(version: &str, running: Option<&str>) -> StepRecord {
 }
 
 fn failed() -> StepOutcome {
-    StepOutcome::Failed { message: "exit code 1".to_owned() }
+    StepOutcome::Failed { message: "exit code 1".to_owned(), output: "no space left".to_owned() }
 }
 
 /// Runs steps until there is nothing to do; `outcome` says how each ends.
@@ -72,6 +72,15 @@ fn failed_validation_keeps_the_old_version_and_runs_configuration_again() {
     now += 20;
     assert_eq!(steps(&run(&mut record, &mut now, |_| StepOutcome::Passed)), [Step::Dynamic, Step::Validate]);
     assert_eq!(record.running.as_deref(), Some("v2"));
+}
+
+#[test]
+fn an_update_that_fails_names_its_version() {
+    let (mut record, mut now) = (wanted("v9", Some("v1")), 0);
+    assert_eq!(steps(&run(&mut record, &mut now, |_| failed())), [Step::Update]);
+    let configured = report(&record, &ALL, &MachineStatus::default(), time(0)).configured.unwrap();
+    assert_eq!((configured.state, &*configured.message), (StateValue::Failed, "update to version \"v9\": exit code 1"));
+    assert_eq!((configured.output.as_str(), record.running.as_deref()), ("no space left", Some("v1")));
 }
 
 #[test]

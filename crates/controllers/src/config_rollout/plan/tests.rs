@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::config_rollout::workload::{OwnDeadline, RolloutPod};
 use mainstay_api::config_versions::copy_config_map;
 
 fn zones() -> ConfigSource {
@@ -25,6 +26,8 @@ fn versions(content: &str) -> ConfigVersions {
 struct Model {
     world: World,
     events: Vec<String>,
+    now: Timestamp,
+    deleted: Vec<String>,
 }
 
 impl Model {
@@ -39,9 +42,15 @@ impl Model {
             rolled_out: None,
             last_good: None,
             progress: Progress::UnderWay,
+            deadline: None,
         };
         let (owned, in_use) = (BTreeSet::new(), BTreeSet::new());
-        let mut model = Self { world: World { workload, contents: BTreeMap::new(), owned, in_use }, events: vec![] };
+        let mut model = Self {
+            world: World { workload, contents: BTreeMap::new(), owned, in_use },
+            events: vec![],
+            now: Timestamp::UNIX_EPOCH,
+            deleted: vec![],
+        };
         model.change(content);
         model
     }
@@ -59,13 +68,13 @@ impl Model {
     /// Applies plans until there is nothing left to do.
     fn settle(&mut self) {
         for _ in 0..10 {
-            let actions = plan(&self.world);
+            let actions = plan(&self.world, self.now);
             if actions.is_empty() {
                 return;
             }
             actions.into_iter().for_each(|action| self.apply(action));
         }
-        panic!("it never rests: {:?}", plan(&self.world));
+        panic!("it never rests: {:?}", plan(&self.world, self.now));
     }
 
     fn apply(&mut self, action: Action) {
@@ -92,6 +101,9 @@ impl Model {
                 (workload.template, workload.rolled_out, workload.last_good) =
                     (write.template, write.rolled_out, write.last_good);
                 workload.version.push('+');
+                if let Some(deadline) = &mut workload.deadline {
+                    deadline.began = write.began;
+                }
                 self.events.push(
                     match write.why {
                         Why::Changed(_) => "changed",
@@ -103,6 +115,12 @@ impl Model {
                     }
                     .to_owned(),
                 );
+            }
+            Action::DeletePod { name, uid } => {
+                let deadline = workload.deadline.as_mut().unwrap();
+                assert!(deadline.pods.iter().any(|pod| pod.uid == uid), "fenced");
+                deadline.pods.retain(|pod| pod.uid != uid);
+                self.deleted.push(name);
             }
         }
     }
@@ -137,13 +155,13 @@ fn a_changed_content_is_rolled_out_once_and_then_there_is_rest() {
 fn a_copy_is_there_before_the_template_names_it() {
     let mut model = Model::new("1");
     model.world.contents.insert(zones(), body(&zones(), "2"));
-    let actions = plan(&model.world);
+    let actions = plan(&model.world, model.now);
     assert_eq!(actions[0], Action::EnsureCopy(body(&zones(), "2")));
     assert!(matches!(&actions[1..], [Action::Write(_)]), "{actions:?}");
     // One that somebody deleted is made again.
     model.settle();
     model.world.owned.clear();
-    assert_eq!(plan(&model.world), [Action::EnsureCopy(body(&zones(), "2"))]);
+    assert_eq!(plan(&model.world, model.now), [Action::EnsureCopy(body(&zones(), "2"))]);
 }
 
 #[test]
@@ -287,7 +305,7 @@ fn a_workload_that_is_no_longer_budgeted_gives_its_versions_up() {
     assert!(model.owned().is_empty());
     // Versions that somebody else writes are not touched.
     model.world.workload.template = Some(versions("1"));
-    assert_eq!(plan(&model.world), []);
+    assert_eq!(plan(&model.world, model.now), []);
 }
 
 #[test]
@@ -305,7 +323,7 @@ fn a_workload_that_is_being_deleted_is_left_alone() {
     let mut model = Model::new("1");
     model.world.workload.is_being_deleted = true;
     model.world.contents.insert(zones(), body(&zones(), "2"));
-    assert_eq!(plan(&model.world), []);
+    assert_eq!(plan(&model.world, model.now), []);
 }
 
 #[test]
@@ -349,4 +367,83 @@ proptest::proptest! {
             proptest::prop_assert!(model.world.owned.contains(&named));
         }
     }
+}
+
+fn rollout_pod(name: &str, content: &str, ready_since: Option<i64>) -> RolloutPod {
+    RolloutPod {
+        name: name.to_owned(),
+        uid: format!("{name}-{content}"),
+        versions: versions(content),
+        is_leaving: false,
+        ready_since: ready_since.map(second),
+        waits: false,
+        needs_met: None,
+    }
+}
+
+fn second(seconds: i64) -> Timestamp {
+    Timestamp::from_second(seconds).unwrap()
+}
+
+/// A set of two pods that was complete with the first version, and whose second version has reached one of them.
+fn set_with_a_second_version(waits_for_unready: bool) -> Model {
+    let mut model = Model::new("1");
+    let (limit, pods) = (jiff::SignedDuration::from_secs(600), Vec::new());
+    model.world.workload.deadline = Some(OwnDeadline { limit, began: None, pods, waits_for_unready });
+    model.progress(Progress::Complete);
+    model.now = second(1000);
+    model.change("2");
+    let deadline = model.world.workload.deadline.as_mut().unwrap();
+    assert_eq!(deadline.began, Some(second(1000)));
+    deadline.pods = vec![rollout_pod("db-0", "1", Some(10)), rollout_pod("db-1", "2", None)];
+    model.settle();
+    model.events();
+    model
+}
+
+#[test]
+fn a_set_without_a_deadline_of_its_own_returns_when_nothing_moved_for_too_long() {
+    let mut model = set_with_a_second_version(true);
+    assert_eq!(next_look(&model.world), Some(second(1600)));
+    model.now = second(1599);
+    model.settle();
+    assert_eq!(model.named(), Some(&copy("2")));
+    assert!(model.events().is_empty());
+    model.now = second(1600);
+    model.settle();
+    assert_eq!(model.named(), Some(&copy("1")));
+    assert_eq!(model.events(), ["failed"]);
+    assert_eq!(model.deleted, ["db-1"], "its controller would wait for it");
+    assert_eq!(next_look(&model.world), None);
+    // The next content is tried again.
+    model.now = second(2000);
+    model.change("3");
+    assert_eq!(model.named(), Some(&copy("3")));
+    assert_eq!(model.events(), ["changed"]);
+}
+
+#[test]
+fn pods_that_get_on_and_pods_that_wait_for_their_needs_do_not_fail_a_set() {
+    let mut model = set_with_a_second_version(false);
+    fn pods(model: &mut Model) -> &mut Vec<RolloutPod> {
+        &mut model.world.workload.deadline.as_mut().unwrap().pods
+    }
+    *pods(&mut model) = vec![rollout_pod("db-0", "2", None), rollout_pod("db-1", "2", Some(1500))];
+    assert_eq!(next_look(&model.world), Some(second(2100)), "counts from the last progress");
+    pods(&mut model)[0].waits = true;
+    assert_eq!(next_look(&model.world), None);
+    model.now = second(9000);
+    model.settle();
+    assert_eq!(model.named(), Some(&copy("2")), "waiting is not failing");
+    (pods(&mut model)[0].waits, pods(&mut model)[0].needs_met) = (false, Some(second(8900)));
+    assert_eq!(next_look(&model.world), Some(second(9500)));
+    model.now = second(9500);
+    model.settle();
+    assert_eq!((model.named(), model.deleted.len()), (Some(&copy("1")), 0), "a DaemonSet replaces them by itself");
+    // Without any pod of the version nothing is known: a partition may hold it back.
+    let mut model = set_with_a_second_version(true);
+    *pods(&mut model) = vec![rollout_pod("db-0", "1", Some(10))];
+    model.now = second(99_000);
+    model.settle();
+    assert_eq!(model.named(), Some(&copy("2")));
 }

@@ -1,12 +1,12 @@
 //! Plans, step by step in a model: what the plan asks for happens, and what it reports is what it sees next.
 
 use jiff::ToSpan;
-use mainstay_api::config_template::result;
+use mainstay_api::{config_template::result, machine_file::FileAttributes};
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::config_templates::notify::NotifyResult;
+use crate::config_templates::{consumers::ConsumerState, machines::MachineTarget, notify::NotifyResult};
 
 /// A cluster with one template.
 struct Model {
@@ -21,6 +21,9 @@ struct Model {
     /// Versions that the validate command refuses.
     invalid: Vec<String>,
     evicted: Vec<String>,
+    /// So many replacements begin before anybody gave them a version.
+    early: usize,
+    former_files: Vec<FormerFile>,
     moved: Vec<(String, String)>,
 }
 
@@ -32,13 +35,22 @@ fn consumer(name: &str) -> ConsumerView {
         first_container: "c".to_owned(),
         state: None,
         files: None,
+        begun_with: None,
         started: true,
         running: true,
         deleting: false,
         health: Health::Healthy { since: Timestamp::UNIX_EPOCH },
         restarts: 0,
         crash: None,
+        machine: None,
     }
+}
+
+fn machine(name: &str) -> ConsumerView {
+    let file = FileAttributes { path: "/etc/zones.conf".to_owned(), ..FileAttributes::default() };
+    let machine = Some(MachineTarget { node: name.to_owned(), file, existing: None });
+    let (action, running) = (PodAction::Nothing, false);
+    ConsumerView { name: format!("node/{name}"), action, running, machine, ..consumer(name) }
 }
 
 impl Model {
@@ -67,6 +79,8 @@ impl Model {
             bad: Vec::new(),
             invalid: Vec::new(),
             evicted: Vec::new(),
+            early: 0,
+            former_files: Vec::new(),
             moved: Vec::new(),
         }
     }
@@ -83,6 +97,7 @@ impl Model {
             output: self.output.clone(),
             consumers: self.consumers.clone(),
             former: self.former.clone(),
+            former_files: self.former_files.clone(),
             read_copies: self.consumers.iter().filter_map(|consumer| consumer.files.clone()).collect(),
         }
     }
@@ -135,10 +150,12 @@ impl Model {
             Action::Evict { pod, .. } => {
                 self.consumers.retain(|consumer| consumer.name != pod);
                 let replacement = format!("{pod}x");
+                let begun = self.early > 0;
+                self.early = self.early.saturating_sub(1);
                 let fresh = ConsumerView {
                     action: PodAction::Restart,
-                    started: false,
-                    running: false,
+                    started: begun,
+                    running: begun,
                     health: Health::Unhealthy { since: self.now },
                     ..consumer(&replacement)
                 };
@@ -146,6 +163,21 @@ impl Model {
                 self.evicted.push(pod);
             }
             Action::Release { former, .. } => self.former.retain(|own| *own != former),
+            Action::SetFile(FileChange { machine, version, assigned, .. }) => {
+                self.moved.push((machine.node.clone(), version.clone()));
+                let is_it = |own: &&mut ConsumerView| own.machine.as_ref().is_some_and(|own| own.node == machine.node);
+                let consumer = self.consumers.iter_mut().find(is_it).unwrap();
+                consumer.files = Some(format!("zones-{version}"));
+                let state = ConsumerState {
+                    version,
+                    step: Step::Assigned,
+                    time: Time(assigned),
+                    restarts: 0,
+                    message: String::new(),
+                };
+                consumer.state = Some(state);
+            }
+            Action::DeleteFile(former) => self.former_files.retain(|own| *own != former),
         }
         Outcome::Done
     }
@@ -163,12 +195,31 @@ impl Model {
             if self.step() == 0 && self.now == before {
                 return;
             }
+            self.assert_current_is_true();
             for consumer in self.consumers.iter_mut().filter(|consumer| !consumer.started && consumer.state.is_some()) {
                 (consumer.started, consumer.running) = (true, true);
+                consumer.begun_with = consumer.files.clone();
                 consumer.health = Health::Healthy { since: self.now };
+            }
+            for consumer in self.consumers.iter_mut().filter(|consumer| consumer.machine.is_some()) {
+                if let Some(state) = consumer.state.as_mut().filter(|state| state.step == Step::Assigned) {
+                    let is_bad = self.bad.contains(&state.version);
+                    (state.step, state.time) = (if is_bad { Step::Failed } else { Step::Notified }, Time(self.now));
+                }
             }
         }
         panic!("never rests: {:#?}", self.template.status);
+    }
+
+    /// Nobody is told that all machines have a file that one of them does not have.
+    fn assert_current_is_true(&self) {
+        let has_file = |own: &ConsumerView| {
+            let state = own.state.as_ref().filter(|own| own.step == Step::Notified);
+            own.machine.is_none() || own.deleting || state.map(|own| &own.version) == self.status().version.as_ref()
+        };
+        let lacking: Vec<&str> =
+            self.consumers.iter().filter(|own| !has_file(own)).map(|own| own.name.as_str()).collect();
+        assert!(self.current().0 != "Current" || lacking.is_empty(), "{lacking:?} lack the file");
     }
 
     fn render(&mut self, content: &str) {
@@ -350,12 +401,124 @@ fn restarted_consumers_are_evicted_one_by_one_and_their_successors_start_with_th
     }
     assert_eq!(model.evicted, ["web-0"]);
     model.step();
-    model.step();
     assert_eq!(model.evicted, ["web-0"], "the next one only when its successor is well");
     model.settle();
     assert_eq!(model.evicted, ["web-0", "web-1", "web-2"]);
     assert_eq!(model.read_versions(), vec![version("two"); 3]);
     assert_eq!(model.current(), ("Current", ""));
+}
+
+#[test]
+fn a_replacement_that_began_before_it_was_given_the_version_is_evicted_once_more() {
+    let mut model = Model::new(waves(json!([1])), 2);
+    model.consumers.iter_mut().for_each(|consumer| consumer.action = PodAction::Restart);
+    model.settle();
+    model.render("two");
+    model.early = 1;
+    model.settle();
+    assert_eq!(model.current().0, "Current");
+    let copy = model.output.copy(&version("two")).map(str::to_owned);
+    let begun: Vec<_> = model.consumers.iter().map(|own| own.begun_with.clone()).collect();
+    assert_eq!(begun, [copy.clone(), copy], "the environment of all is of the version");
+    assert_eq!(model.evicted.len(), 3, "{:?}", model.evicted);
+    // One that was given the version, but whose containers were made a moment before.
+    let mut model = Model::new(waves(json!([])), 1);
+    model.consumers[0] = ConsumerView { action: PodAction::Restart, started: false, running: false, ..consumer("a") };
+    model.settle();
+    model.render("two");
+    model.step();
+    model.step();
+    assert_eq!(model.consumers[0].state.as_ref().map(|own| own.step), Some(Step::Assigned));
+    (model.consumers[0].started, model.consumers[0].running) = (true, true);
+    model.consumers[0].begun_with = Some(String::new());
+    model.settle();
+    assert_eq!(model.evicted, ["a"]);
+}
+
+#[test]
+fn machines_get_the_file_in_waves_and_a_bad_version_is_taken_back() {
+    let mut model = Model::new(waves(json!([1])), 0);
+    model.consumers = (0..4).map(|number| machine(&format!("n{number}"))).collect();
+    model.settle();
+    let moved = |model: &mut Model| std::mem::take(&mut model.moved);
+    let first: Vec<String> = moved(&mut model).into_iter().map(|(node, _)| node).collect();
+    assert_eq!(first, ["n0", "n1", "n2", "n3"], "one after the other");
+    assert_eq!(model.current(), ("Current", ""));
+    assert_eq!(model.status().consumers, Some(ConsumerCounts { total: 4, updated: 4, healthy: 4 }));
+    model.render("bad");
+    model.bad.push(version("bad"));
+    model.settle();
+    assert_eq!(model.current().0, "RolledBack");
+    assert_eq!(moved(&mut model), [("n0".to_owned(), version("bad")), ("n0".to_owned(), version("one"))]);
+    model.render("two");
+    model.settle();
+    assert_eq!(moved(&mut model).len(), 4);
+    // One more machine, and one that leaves.
+    model.consumers.push(machine("n9"));
+    model.former_files.push(FormerFile { name: "zones.gone".to_owned(), uid: "u".to_owned() });
+    model.settle();
+    assert_eq!(moved(&mut model), [("n9".to_owned(), version("two"))]);
+    assert!(model.former_files.is_empty());
+}
+
+#[test]
+fn a_machine_that_falls_silent_keeps_its_file_and_holds_up_no_other() {
+    let rollout = json!({ "maxUnavailable": 2, "progressDeadlineSeconds": 60 });
+    let mut model = Model::new(json!({ "rollout": rollout }), 0);
+    model.consumers = (0..2).map(|number| machine(&format!("n{number}"))).collect();
+    model.settle();
+    assert_eq!(model.current(), ("Current", ""));
+    let silent = Health::Unknown { since: model.now };
+    model.consumers[0].health = silent.clone();
+    model.now += 9000.seconds();
+    model.settle();
+    assert_eq!(model.current(), ("Current", ""), "it has the file");
+    // One that falls silent before it has the file.
+    model.consumers.push(ConsumerView { health: silent, ..machine("n8") });
+    model.settle();
+    assert_eq!(model.current().0, "Placing");
+    assert!(model.current().1.contains("nothing heard of node/n8"), "{:?}", model.current());
+    model.consumers.push(machine("n9"));
+    model.consumers[0].health = Health::Healthy { since: model.now };
+    model.settle();
+    assert_eq!(model.moved.last().map(|(node, _)| node.as_str()), Some("n9"));
+}
+
+#[test]
+fn a_template_is_not_current_while_machines_lack_their_file_whatever_keeps_them_from_it() {
+    let mut model = Model::new(json!({ "rollout": { "waves": [1], "maxUnavailable": 3 } }), 0);
+    model.consumers = (0..3).map(|number| machine(&format!("n{number}"))).collect();
+    model.step();
+    assert_eq!(model.current().0, "Placing", "the output is written");
+    model.step();
+    assert_eq!(model.current(), ("Placing", "no file yet: node/n0, node/n1, node/n2"), "its copy is made");
+    model.template.spec.paused = true;
+    model.step();
+    assert_eq!(model.current().0, "Paused");
+    model.template.spec.paused = false;
+    // Nodes that have not said yet whether they are ready.
+    for consumer in &mut model.consumers[1..] {
+        consumer.health = Health::Unknown { since: model.now };
+    }
+    model.settle();
+    assert_eq!(model.moved, [("n0".to_owned(), version("one"))]);
+    assert_eq!(model.current(), ("Placing", "wave 2: nothing heard of node/n1, node/n2"));
+    assert_eq!(model.status().consumers, Some(ConsumerCounts { total: 3, updated: 1, healthy: 1 }));
+    for consumer in &mut model.consumers[1..] {
+        consumer.health = Health::Healthy { since: model.now };
+    }
+    model.settle();
+    assert_eq!((model.current(), model.moved.len()), (("Current", ""), 3));
+}
+
+#[test]
+fn a_first_version_that_machines_cannot_have_reaches_no_more_of_them() {
+    let mut model = Model::new(waves(json!([1])), 0);
+    model.consumers = (0..4).map(|number| machine(&format!("n{number}"))).collect();
+    model.bad.push(version("one"));
+    model.settle();
+    assert_eq!(model.moved, [("n0".to_owned(), version("one"))]);
+    assert_eq!(model.current().0, "MachinesFailed");
 }
 
 #[test]

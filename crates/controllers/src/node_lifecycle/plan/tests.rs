@@ -15,6 +15,7 @@ fn seconds(second: u64) -> Duration {
 fn silent(time: u64) -> NodeHeartbeat {
     NodeHeartbeat {
         silent_for: seconds(time),
+        status_posted_ago: None,
         silent_while_others_are_heard: Some(seconds(time)),
         was_heard: true,
         mass_outage: None,
@@ -94,6 +95,16 @@ fn a_node_without_heartbeats_becomes_unknown_and_unreachable() {
     let ready = &changes.conditions[0];
     assert_eq!((ready.type_.as_str(), ready.reason.as_deref()), ("Ready", Some("NodeStatusUnknown")));
     assert_eq!(ready.message.as_deref(), Some("Kubelet stopped posting node status."));
+}
+
+#[test]
+fn a_status_posted_after_the_last_heartbeat_stands_until_it_is_as_old_as_silence_may_be() {
+    let heartbeat = |posted| NodeHeartbeat { status_posted_ago: Some(seconds(posted)), ..silent(40) };
+    let returning = plan(&world("True", lost_taints(), heartbeat(3)), at(140));
+    assert_eq!((returning.status, returning.requeue_at), (None, Some(at(145))));
+    assert_eq!(returning.actions, [], "the Lease alone takes the taint of a lost node away");
+    let silent_again = plan(&world("True", lost_taints(), heartbeat(8)), at(145));
+    assert!(silent_again.status.unwrap().is_now_unknown);
 }
 
 #[test]
@@ -201,4 +212,32 @@ fn a_suspect_node_is_tainted_while_it_is_among_the_few() {
     assert_eq!(taints(&plan(&suspect, at(101))), Some(vec![pair(SUSPECT_TAINT, NO_SCHEDULE)]));
     let tainted = json!({ "taints": [{ "key": SUSPECT_TAINT, "effect": NO_SCHEDULE }] });
     assert_eq!(taints(&plan(&world("True", tainted, silent(1)), at(101))), Some(vec![]));
+}
+
+#[test]
+fn that_unique_pods_ended_is_said_once_for_each_loss_and_taken_back() {
+    let taint = json!([{ "key": UNREACHABLE, "effect": NO_SCHEDULE, "timeAdded": "1970-01-01T00:01:00Z" },
+        { "key": UNREACHABLE, "effect": NO_EXECUTE, "timeAdded": "1970-01-01T00:01:00Z" }]);
+    let lost = |ended: bool, said: Option<(&str, i64)>| {
+        let mut world = all_unknown(world("Unknown", json!({ "taints": taint }), silent(20)));
+        world.unique_pods_ended = ended;
+        let conditions = Arc::make_mut(&mut world.node).status.as_mut().unwrap().conditions.as_mut().unwrap();
+        conditions.extend(said.map(|(status, time)| condition(UNIQUE_PODS_ENDED, status, "", "", at(time))));
+        world
+    };
+    let said = |world: &World| {
+        let status = plan(world, at(100)).status?;
+        let [condition] = &status.conditions[..] else { panic!("{status:?}") };
+        Some((condition.type_.clone(), condition.status.clone()))
+    };
+    let new = |status: &str| Some((UNIQUE_PODS_ENDED.to_owned(), status.to_owned()));
+    assert_eq!(said(&lost(false, None)), None);
+    assert_eq!(said(&lost(true, None)), new("True"));
+    assert_eq!(said(&lost(true, Some(("True", 70)))), None, "said already");
+    assert_eq!(said(&lost(true, Some(("True", 50)))), new("True"), "that was of an earlier loss");
+    assert_eq!(said(&lost(false, Some(("True", 70)))), new("False"));
+    let mut back = world("True", json!({ "taints": taint }), silent(0));
+    let conditions = Arc::make_mut(&mut back.node).status.as_mut().unwrap().conditions.as_mut().unwrap();
+    conditions.push(condition(UNIQUE_PODS_ENDED, "True", "", "", at(70)));
+    assert_eq!(said(&back), new("False"));
 }

@@ -1,5 +1,7 @@
 //! When the pods of a claim have to go for the taints of its devices. Pure.
 
+use std::collections::BTreeSet;
+
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::resource::v1::{DeviceTaintRuleSpec, DeviceToleration};
 use mainstay_api::matching::{Effect, Taint, Toleration};
@@ -26,6 +28,8 @@ pub struct DeviceTaint {
     pub key: String,
     pub value: String,
     pub since: Timestamp,
+    /// The DeviceTaintRule that it comes from; without one it is the driver's.
+    pub rule_uid: Option<String>,
 }
 
 /// A pod that the claim is reserved for.
@@ -45,13 +49,12 @@ pub struct World {
     pub consumers: Vec<Consumer>,
 }
 
-/// A rule without a selector, or with an empty one, selects no device.
+/// An empty selector selects every device, a rule without one none.
 pub fn rule_selects(rule: &DeviceTaintRuleSpec, device: &DeviceId) -> bool {
     let Some(selector) = &rule.device_selector else { return false };
     let parts =
         [(&selector.driver, &device.driver), (&selector.pool, &device.pool), (&selector.device, &device.device)];
-    parts.iter().any(|(wanted, _)| wanted.is_some())
-        && parts.iter().all(|(wanted, own)| wanted.as_ref().is_none_or(|wanted| wanted == *own))
+    parts.iter().all(|(wanted, own)| wanted.as_ref().is_none_or(|wanted| wanted == *own))
 }
 
 /// When all pods of the claim are evicted: `None` if nobody is there, or everything is tolerated for ever.
@@ -63,8 +66,20 @@ pub fn evicted_at(world: &World) -> Option<Timestamp> {
     due.min().filter(|_| !world.consumers.is_empty())
 }
 
+/// The rules for which the pods are evicted at this time.
+pub fn evicting_rules(world: &World, now: Timestamp) -> BTreeSet<String> {
+    let devices = world.devices.iter().zip(&world.taints);
+    let due = devices.flat_map(|(device, taints)| {
+        let is_due = |taint: &&DeviceTaint| {
+            tolerated_until(&device.tolerations, taint, world.allocated_at).is_some_and(|at| at <= now)
+        };
+        taints.iter().filter(is_due)
+    });
+    due.filter_map(|taint| taint.rule_uid.clone()).collect()
+}
+
 /// `None`: for ever.
-fn tolerated_until(
+pub fn tolerated_until(
     tolerations: &[DeviceToleration],
     taint: &DeviceTaint,
     allocated_at: Timestamp,
@@ -97,6 +112,7 @@ mod tests {
             key: (*key).to_owned(),
             value: String::new(),
             since: at(*since),
+            rule_uid: Some(format!("rule-{key}")),
         };
         World {
             allocated_at: at(50),
@@ -134,6 +150,8 @@ mod tests {
         ] {
             assert_eq!(evicted_at(&world(tolerations.clone(), taints)), expected, "{tolerations} {taints:?}");
         }
+        let two = world(json!([{"key": "hot", "operator": "Exists"}]), &[("broken", 100), ("hot", 60), ("wet", 200)]);
+        assert_eq!(evicting_rules(&two, at(150)), BTreeSet::from(["rule-broken".to_owned()]));
         let unused = World { consumers: Vec::new(), ..world(json!([]), &[("broken", 100)]) };
         assert_eq!(evicted_at(&unused), None);
     }
@@ -143,7 +161,7 @@ mod tests {
         let device = DeviceId { driver: "d".into(), pool: "p".into(), device: "gpu-0".into() };
         for (selector, expected) in [
             (Value::Null, false),
-            (json!({}), false),
+            (json!({}), true),
             (json!({"driver": "d"}), true),
             (json!({"driver": "d", "pool": "p", "device": "gpu-0"}), true),
             (json!({"driver": "d", "device": "gpu-1"}), false),

@@ -194,10 +194,12 @@ fn take(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<Acti
 fn bound(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<ClaimStatus> {
     let spec = volume.spec.clone().unwrap_or_default();
     let status = claim.status.clone().unwrap_or_default();
-    let (capacity, modes) = (spec.capacity.unwrap_or_default(), spec.access_modes.unwrap_or_default());
-    let stands = status.phase.as_deref() == Some("Bound")
-        && status.capacity.as_ref() == Some(&capacity)
-        && status.access_modes.as_ref() == Some(&modes);
+    let modes = spec.access_modes.unwrap_or_default();
+    let is_bound = status.phase.as_deref() == Some("Bound");
+    // As upstream: of a claim that is bound, whoever grows its filesystem says when it has the volume's new size.
+    let capacity = status.capacity.clone().filter(|_| is_bound).or(spec.capacity).unwrap_or_default();
+    let stands =
+        is_bound && status.capacity.as_ref() == Some(&capacity) && status.access_modes.as_ref() == Some(&modes);
     (!stands).then(|| ClaimStatus { capacity: Some(capacity), access_modes: modes, ..phase(claim, "Bound") })
 }
 

@@ -35,7 +35,7 @@ use crate::{
     },
 };
 use status::{Conditions, NewReplicaSet};
-use view::{Create, Desired, REVISION, ReplicaSetRef, Set, Step, UnmetNeeds, World};
+use view::{Create, Desired, REVISION, ReplicaSetRef, Set, Step, UnmetNeeds, World, needs_met};
 
 /// ReplicaSets change often during a rollout.
 const REPLICA_SET_CHANGED: Duration = Duration::from_millis(20);
@@ -313,7 +313,9 @@ impl Controller for Deployments {
         let new = sets.iter().find(|set| set.current && !set.leaving);
         let pods = new.map(|new| caches.pods.controlled_by(&new.uid)).unwrap_or_default();
         let unmet_needs = UnmetNeeds::from_pods(pods.iter().map(|pod| &**pod));
-        let world = World { want, sets, claims: claimed.claims, taken, old_pods, standing, unmet_needs };
+        let needs_met = needs_met(pods.iter().map(|pod| &**pod));
+        let claims = claimed.claims;
+        let world = World { want, sets, claims, taken, old_pods, standing, unmet_needs, needs_met };
         Ok(Some(Snapshot { world, source: Arc::new(SetSource { owner, selector: selector.written.clone() }) }))
     }
 

@@ -16,10 +16,12 @@ use super::{
 use crate::{objects::deployment::Status, runtime::Plan};
 
 /// Annotations of a Deployment that are about itself only.
-const OWN: [&str; 8] = [
+const OWN: [&str; 10] = [
     mainstay_api::wellknown::kubernetes::LAST_APPLIED,
     mainstay_api::config_versions::ROLLED_OUT_ANNOTATION,
     mainstay_api::config_versions::LAST_GOOD_ANNOTATION,
+    mainstay_api::wellknown::mainstay::RELEASE_MARK,
+    mainstay_api::wellknown::mainstay::RELEASE_TEMPLATES,
     "deprecated.deployment.rollback.to",
     REVISION,
     REVISION_HISTORY,

@@ -74,8 +74,18 @@ pub fn judge(
     }
     let progressing = status.condition(PROGRESSING)?;
     let waits = !matches!(progressing.reason.as_deref(), Some(NEW_AVAILABLE | TIMED_OUT | PAUSED));
-    let Time(since) = progressing.last_update_time.as_ref().filter(|_| waits && rolling)?;
-    Some(*since + SignedDuration::from_secs(i64::from(deadline) + 1))
+    let since = deadline_runs_since(world, progressing).filter(|_| waits && rolling)?;
+    Some(since + SignedDuration::from_secs(i64::from(deadline) + 1))
+}
+
+/// From when the deadline for progress counts: the last progress, or when the last pod had what it needs. Nothing while pods wait for their needs within
+/// the time that they give these: waiting is not failing.
+fn deadline_runs_since(world: &World, progressing: &DeploymentCondition) -> Option<Timestamp> {
+    if world.unmet_needs.as_ref().is_some_and(|unmet| !unmet.is_overdue) {
+        return None;
+    }
+    let Time(since) = progressing.last_update_time.as_ref()?;
+    Some(world.needs_met.map_or(*since, |met| met.max(*since)))
 }
 
 fn available(want: &Desired, available: i32, mut conditions: Conditions<'_>) {
@@ -143,7 +153,7 @@ fn progress(world: &World, new: Option<&Set>, deadline: i32, status: &mut Status
         if let (Some(since), Some(condition)) = (since, conditions.all.last_mut()) {
             condition.last_transition_time = Some(since);
         }
-    } else if has_timed_out(before.as_ref(), deadline, now) {
+    } else if has_timed_out(world, before.as_ref(), deadline, now) {
         conditions.set(PROGRESSING, "False", TIMED_OUT, &format!("{who} has timed out progressing."));
     }
 }
@@ -161,15 +171,13 @@ fn explain_waiting(unmet: Option<&UnmetNeeds>, conditions: &mut [DeploymentCondi
     });
 }
 
-fn has_timed_out(progressing: Option<&DeploymentCondition>, deadline: i32, now: Timestamp) -> bool {
+fn has_timed_out(world: &World, progressing: Option<&DeploymentCondition>, deadline: i32, now: Timestamp) -> bool {
     let Some(progressing) = progressing else { return false };
     match progressing.reason.as_deref() {
         Some(NEW_AVAILABLE) => false,
         Some(TIMED_OUT) => true,
-        _ => progressing
-            .last_update_time
-            .as_ref()
-            .is_some_and(|Time(since)| now > *since + SignedDuration::from_secs(deadline.into())),
+        _ => deadline_runs_since(world, progressing)
+            .is_some_and(|since| now > since + SignedDuration::from_secs(deadline.into())),
     }
 }
 

@@ -41,6 +41,8 @@ pub struct World {
     pub standing: Status,
     /// What pods of the current template wait for before they start.
     pub unmet_needs: Option<UnmetNeeds>,
+    /// When the last of them had what it needs.
+    pub needs_met: Option<Timestamp>,
 }
 
 /// Pods that wait for what they need, by `mainstay.dev/needs`.
@@ -62,6 +64,13 @@ impl UnmetNeeds {
         let is_overdue = unmet.iter().any(|condition| condition.reason.as_deref() == Some(needs::TIMEOUT));
         Some(Self { pods: unmet.len(), is_overdue, missing })
     }
+}
+
+/// When the last of some pods had all that it needs.
+pub fn needs_met<'p>(pods: impl Iterator<Item = &'p Pod>) -> Option<Timestamp> {
+    let conditions = pods.filter(|pod| pod.is_active()).filter_map(|pod| pod.condition(needs::CONDITION));
+    let met = conditions.filter(|condition| condition.status == "True");
+    met.filter_map(|condition| condition.last_transition_time.as_ref()).map(|Time(time)| *time).max()
 }
 
 impl fmt::Display for UnmetNeeds {

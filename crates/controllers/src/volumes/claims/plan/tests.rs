@@ -108,6 +108,10 @@ fn a_claim_waits_for_a_pod_and_then_gets_a_volume_on_its_machine() {
     );
     world.claim = claim(done);
     assert_eq!(short(&plan(&world)), Vec::<String>::new());
+    // The node says when the filesystem has the volume's new size.
+    world.volumes[0].spec.as_mut().unwrap().capacity =
+        Some([("storage".to_owned(), Quantity("10Gi".to_owned()))].into());
+    assert_eq!(short(&plan(&world)), Vec::<String>::new());
     world.volumes.clear();
     assert_eq!(short(&plan(&world)), ["Lost"]);
 }

@@ -73,6 +73,7 @@ fn world(want: Desired, mut sets: Vec<Set>) -> World {
         old_pods: false,
         standing: Status::default(),
         unmet_needs: None,
+        needs_met: None,
     }
 }
 
@@ -281,7 +282,29 @@ fn without_a_deadline_nothing_is_reported_of_progress() {
 mod model;
 
 #[test]
-fn what_pods_wait_for_is_said_in_the_progress_and_does_not_move_the_deadline() {
+fn the_time_that_pods_wait_for_their_needs_does_not_count_against_the_deadline() {
+    let mut world = world(want(2, 1, 0), vec![set("old", 1, 2, 2), set("new", 2, 1, 0)]);
+    world.standing = plan(&world, at(100)).status.unwrap();
+    let unmet = |is_overdue| UnmetNeeds { pods: 1, is_overdue, missing: "mysql: 0 of 1 ready".to_owned() };
+    world.unmet_needs = Some(unmet(false));
+    let waiting = plan(&world, at(5000));
+    assert_eq!(waiting.requeue_at, None, "no deadline runs");
+    let status = waiting.status.unwrap();
+    assert_eq!(reason(&status, "Progressing"), ("True".into(), "ReplicaSetUpdated".into()));
+    // It counts from when the needs were met.
+    world.standing = status;
+    (world.unmet_needs, world.needs_met) = (None, Some(at(6000)));
+    let met = plan(&world, at(6010));
+    assert_eq!(met.requeue_at, Some(at(6601)));
+    assert_eq!(reason(&met.status.unwrap(), "Progressing").0, "True");
+    assert_eq!(reason(&plan(&world, at(6601)).status.unwrap(), "Progressing").1, "ProgressDeadlineExceeded");
+    // Whoever waits longer than it says it should has failed to progress.
+    (world.unmet_needs, world.needs_met) = (Some(unmet(true)), None);
+    assert_eq!(reason(&plan(&world, at(6601)).status.unwrap(), "Progressing").1, "ProgressDeadlineExceeded");
+}
+
+#[test]
+fn what_pods_wait_for_is_said_in_the_progress() {
     let mut world = world(want(2, 1, 0), vec![set("old", 1, 2, 2), set("new", 2, 1, 0)]);
     let progressing = |status: &Status| {
         let condition = status.condition("Progressing").unwrap().clone();
@@ -295,7 +318,7 @@ fn what_pods_wait_for_is_said_in_the_progress_and_does_not_move_the_deadline() {
     let waiting = plan(&world, at(200)).status.unwrap();
     let expected = format!("{plain} Waiting: 1 pod waits for needs: mysql: 0 of 1 ready");
     assert_eq!(progressing(&waiting), (reason, expected, since));
-    // It is said once, and the deadline passes as ever.
+    // It is said once, and the deadline passes for those who wait too long.
     world.standing = waiting;
     world.unmet_needs = Some(unmet(2, true, "mysql: no such Service"));
     let late = plan(&world, at(701)).status.unwrap();
