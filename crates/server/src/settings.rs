@@ -2,6 +2,8 @@
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
+use mainstay_api::roles::PodRoles;
+
 use crate::auth::{oidc::TrustedIssuers, static_token::StaticTokens};
 
 pub use crate::admission::{Level as PodSecurityLevel, PodSecuritySettings};
@@ -48,6 +50,8 @@ pub struct Settings {
     pub trusted_issuers: Arc<TrustedIssuers>,
     /// How long pods that do not say otherwise tolerate a node that is not ready or unreachable.
     pub toleration_seconds: i64,
+    /// Which roles of machines pods may use that name none themselves.
+    pub default_pod_roles: PodRoles,
     /// What is asked of pods in namespaces without Pod Security labels.
     pub pod_security: PodSecuritySettings,
     /// Ports for Services of type NodePort, both ends included.
@@ -79,6 +83,7 @@ impl Default for Settings {
             static_tokens: Arc::default(),
             trusted_issuers: Arc::default(),
             toleration_seconds: 5,
+            default_pod_roles: PodRoles::default(),
             pod_security: PodSecuritySettings::default(),
             node_ports: mainstay_api::ports::DEFAULT_NODE_PORTS,
         }

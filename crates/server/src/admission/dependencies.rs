@@ -4,13 +4,16 @@
 //! is told at once; that is advice, since a Service may come to select other pods. What really waits is found by the controllers. Needs of
 //! addresses make no cycle, nor do Consul's names, which are of all namespaces.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
 use mainstay_api::{
     descriptor::Descriptor,
     field::{Errors, FieldError, Path},
-    needs::{self, AnnotationMap, EndpointState, NeedTarget, Needs},
+    needs::{
+        self, AnnotationMap, EndpointState, NeedTarget, Needs,
+        cycle::{CycleSearch, WorkloadId},
+    },
 };
 use mainstay_store::List;
 use serde_json::Value;
@@ -70,7 +73,7 @@ async fn review(request: &Request<'_>, object: &Value) -> ApiResult<()> {
     if !errors.is_empty() {
         return Err(ApiError::invalid(d, &own.id.name, &errors));
     }
-    if !own.needs.needs.iter().any(|need| waits_for_readiness(&need.target)) {
+    if !own.needs.needs.iter().any(|need| need.target.waits_for_readiness()) {
         return Ok(());
     }
     let mut known = KnownWorkloads::new(request.api, own);
@@ -79,21 +82,6 @@ async fn review(request: &Request<'_>, object: &Value) -> ApiResult<()> {
         request.notes.warn(format!("{field}: pods that wait for each other to be ready never start: {cycle}"));
     }
     Ok(())
-}
-
-fn waits_for_readiness(target: &NeedTarget) -> bool {
-    match target {
-        NeedTarget::Service { state, .. } => *state == EndpointState::Ready,
-        NeedTarget::Workload { .. } => true,
-        NeedTarget::Object { .. } => false,
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct WorkloadId {
-    namespace: String,
-    kind: String,
-    name: String,
 }
 
 struct Workload {
@@ -150,20 +138,12 @@ impl<'a> KnownWorkloads<'a> {
         Self { api, start, namespaces: BTreeMap::new(), written: Some(written) }
     }
 
-    /// The shortest way from the workload back to itself: `web → api → web`.
+    /// The shortest cycle that the workload closes: `web → api → web`.
     async fn find_cycle(&mut self) -> ApiResult<Option<String>> {
-        let start = self.start.clone();
-        let mut came_from: BTreeMap<WorkloadId, WorkloadId> = BTreeMap::new();
-        let mut queue = VecDeque::from([start.clone()]);
-        while let Some(workload) = queue.pop_front() {
-            for next in self.awaited(&workload).await? {
-                if next == start {
-                    return Ok(Some(describe(&start, &workload, &came_from)));
-                }
-                if !came_from.contains_key(&next) {
-                    came_from.insert(next.clone(), workload.clone());
-                    queue.push_back(next);
-                }
+        let mut search = CycleSearch::new(self.start.clone());
+        while let Some(workload) = search.next_workload() {
+            if let Some(cycle) = search.expand(&workload, self.awaited(&workload).await?) {
+                return Ok(Some(cycle));
             }
         }
         Ok(None)
@@ -230,22 +210,6 @@ async fn list(api: &Api, group: &str, plural: &str, namespace: &str) -> ApiResul
 fn selects(selector: &Value, labels: &Value) -> bool {
     let Some(wanted) = selector.as_object().filter(|wanted| !wanted.is_empty()) else { return false };
     wanted.iter().all(|(key, value)| labels.annotation(key) == value.as_str())
-}
-
-fn describe(start: &WorkloadId, last: &WorkloadId, came_from: &BTreeMap<WorkloadId, WorkloadId>) -> String {
-    let mut members = vec![last];
-    while let Some(before) = members.last().filter(|member| **member != start).and_then(|member| came_from.get(*member))
-    {
-        members.push(before);
-    }
-    members.reverse();
-    members.push(start);
-    let is_local = members.iter().all(|member| member.namespace == start.namespace);
-    let name = |member: &WorkloadId| match is_local {
-        true => member.name.clone(),
-        false => format!("{}/{}", member.namespace, member.name),
-    };
-    members.into_iter().map(name).collect::<Vec<String>>().join(" → ")
 }
 
 #[cfg(test)]

@@ -13,10 +13,12 @@
 mod certificate_limit;
 mod certificate_signers;
 mod certificate_subject;
+mod default_pod_roles;
 mod default_toleration_seconds;
 mod dependencies;
 mod device_admin_access;
 mod event_rate_limit;
+mod klusters;
 mod leader_terms;
 mod limit_ranger;
 pub mod matching;
@@ -28,6 +30,7 @@ mod pod_security;
 mod policy;
 mod priority;
 mod rbac_escalation;
+mod release_permissions;
 mod resource_quota;
 mod runtime_class;
 mod service_account;
@@ -76,11 +79,12 @@ pub const CACHED_KINDS: [(&str, &str); 9] = [
 
 /// Every plugin, in order: first those that may refuse whatever the object says, then those that complete it, last those
 /// that take addresses for it.
-const PLUGINS: [&dyn Plugin; 26] = [
+const PLUGINS: [&dyn Plugin; 29] = [
     &namespace_lifecycle::NamespaceLifecycle,
     &node_restriction::NodeRestriction,
     &event_rate_limit::EventRateLimit,
     &rbac_escalation::RbacEscalation,
+    &release_permissions::ReleasePermissions,
     &certificate_subject::CertificateSubject,
     &certificate_limit::CertificateLimit,
     &certificate_signers::CertificateSigners,
@@ -88,6 +92,7 @@ const PLUGINS: [&dyn Plugin; 26] = [
     &limit_ranger::LimitRanger,
     &priority::Priority,
     &default_toleration_seconds::DefaultTolerationSeconds,
+    &default_pod_roles::DefaultPodRoles,
     &runtime_class::RuntimeClass,
     &storage_class::DefaultStorageClass,
     &pod_security::PodSecurity,
@@ -98,6 +103,7 @@ const PLUGINS: [&dyn Plugin; 26] = [
     &mutating_policy::MutatingAdmissionPolicyReinvocation,
     &validating_policy::ValidatingAdmissionPolicy,
     &webhook::ValidatingAdmissionWebhook,
+    &klusters::KlusterAdmission,
     &resource_quota::ResourceQuota,
     &leader_terms::LeaderTerms,
     &token_uses::TokenUses,

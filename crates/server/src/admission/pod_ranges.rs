@@ -9,6 +9,9 @@
 //! all that are heard of have taken in that the Node went: until then one of them may still route to it. If that leaves
 //! no range at all, the new machine is told so, and asks again.
 //!
+//! A range to which a router of the cloud still has a route is not handed out either. The route controller lists them in a ConfigMap
+//! ([`mainstay_api::pod_range_routes`]); without a cloud there is none.
+//!
 //! A thousand machines that start together all want the lowest. Within one server they take turns, from
 //! choosing to the commit; only servers that share a store can still choose the same, and then one of them chooses again.
 
@@ -18,7 +21,8 @@ use async_trait::async_trait;
 use mainstay_api::{
     descriptor::Descriptor,
     field::{FieldError, Path},
-    wellknown::NO_POD_RANGE,
+    pod_range_routes::{CONFIG_MAP, range_of_key},
+    wellknown::{NO_POD_RANGE, namespace::SYSTEM},
 };
 use mainstay_store::{Compare, Entry, Expect, List, Op};
 use serde_json::{Value, json};
@@ -121,6 +125,9 @@ fn claim_named(node: &Value, range: &str, taken: &RangeEntries<'_>) -> ApiResult
 /// The lowest that was never used, else the one given back longest ago, once nobody routes to it.
 async fn choose_free(api: &Api, taken: &RangeEntries<'_>) -> ApiResult<RangeChoice> {
     let (base, bits) = api.settings.pod_range;
+    let routed = routed_ranges(api).await?;
+    let is_routed = |range: &str| routed.iter().any(|routed| have_common_addresses(range, routed));
+    let mut skipped: Option<String> = None;
     let size = api.settings.node_pod_bits.clamp(1, 32);
     let count = 1u32 << size.saturating_sub(bits).min(MOST_BITS);
     let ranges = (0..count).map(|n| format!("{}/{size}", Ipv4Addr::from(u32::from(base) + (n << (32 - size)))));
@@ -129,6 +136,8 @@ async fn choose_free(api: &Api, taken: &RangeEntries<'_>) -> ApiResult<RangeChoi
         match taken.get(&*key(&range)).copied() {
             // With another size before, it may be part of one that is in use, or the other way round.
             None if overlaps_another(&range, taken) => {}
+            None if is_routed(&range) => skipped = skipped.or(Some(range)),
+            Some(entry) if entry.value.is_empty() && is_routed(&range) => skipped = skipped.or(Some(range)),
             None => return Ok(RangeChoice { range, expect: Expect::Absent }),
             Some(entry)
                 if entry.value.is_empty() && freed.as_ref().is_none_or(|(f, _)| entry.modified < f.modified) =>
@@ -138,12 +147,16 @@ async fn choose_free(api: &Api, taken: &RangeEntries<'_>) -> ApiResult<RangeChoi
             Some(_) => {}
         }
     }
-    let (entry, range) = freed.ok_or_else(|| {
-        ApiError::unavailable(format!(
+    let (entry, range) = freed.ok_or_else(|| match skipped {
+        Some(range) => ApiError::unavailable(format!(
+            "{NO_POD_RANGE} in {base}/{bits}: a router of the cloud still has a route to {range}; ConfigMap \
+             {SYSTEM}/{CONFIG_MAP} lists such ranges"
+        )),
+        None => ApiError::unavailable(format!(
             "{NO_POD_RANGE} in {base}/{bits}, which holds {count} nodes with a /{size} each: delete the Node of \
              a machine that is gone, or start the cluster's servers with a larger --pod-range or smaller ranges \
              (--node-pod-range-size)"
-        ))
+        )),
     })?;
     let behind = nodes_behind(api, entry.modified.0).await?;
     if !behind.is_empty() {
@@ -156,12 +169,30 @@ async fn choose_free(api: &Api, taken: &RangeEntries<'_>) -> ApiResult<RangeChoi
     Ok(RangeChoice { range, expect: Expect::ModifiedAt(entry.modified) })
 }
 
+/// Ranges to which a router of the cloud has a route.
+async fn routed_ranges(api: &Api) -> ApiResult<Vec<String>> {
+    let Some(config_maps) = api.registry.find("", "v1", "configmaps") else { return Ok(Vec::new()) };
+    let (entry, _) = api.store.get(&keys::key(config_maps, Some(SYSTEM), CONFIG_MAP)).await?;
+    let Some(entry) = entry else { return Ok(Vec::new()) };
+    let value = object::parse(config_maps, &entry)?;
+    Ok(value["data"].as_object().into_iter().flat_map(|data| data.keys()).map(|key| range_of_key(key)).collect())
+}
+
+/// Whether two ranges overlap; not if one of them is none.
+fn have_common_addresses(a: &str, b: &str) -> bool {
+    let (Some((a, a_bits)), Some((b, b_bits))) = (parse_range(a), parse_range(b)) else { return false };
+    prefix(a, a_bits.min(b_bits)) == prefix(b, a_bits.min(b_bits))
+}
+
+fn prefix(address: u32, bits: u32) -> u32 {
+    address.checked_shr(32 - bits).unwrap_or(0)
+}
+
 /// Whether a range of another size that is in use has an address in common with this one.
 fn overlaps_another(range: &str, taken: &RangeEntries<'_>) -> bool {
     let Some((base, bits)) = parse_range(range) else { return false };
     let in_use = taken.iter().filter(|(_, entry)| !entry.value.is_empty());
     let others = in_use.filter_map(|(key, _)| parse_range(&key.strip_prefix(RANGES)?.replace('_', "/")));
-    let prefix = |address: u32, bits: u32| address.checked_shr(32 - bits).unwrap_or(0);
     others.filter(|(_, other)| *other != bits).any(|(other, other_bits)| {
         let common = bits.min(other_bits);
         prefix(base, common) == prefix(other, common)

@@ -1,14 +1,16 @@
 //! What the agent of a node may ask for: what it needs to run the pods bound there, and no more.
 //!
 //! Upstream's Node authorizer (with `AuthorizeNodeWithSelectors`), with its words. It is narrower where our agent needs
-//! less: no claim's status, no CSINodes or VolumeAttachments, of which it uses none. Beyond upstream, an
-//! agent may
+//! less: no CSINodes, of which it uses none. Beyond upstream, an agent may
 //!
+//! * list and watch the VolumeAttachments that name it;
 //! * see all nodes and all EndpointSlices: it routes to the pods of other nodes and balances Services;
 //! * get the workload that controls one of its pods, and the workload behind that (a ReplicaSet's Deployment, a Job's
 //!   CronJob): their annotation says how pods are healed, their size how many may restart at once;
 //! * get the ConfigMap with the settings that all nodes share, to compare its own;
+//! * list and watch the MachineFiles that name it, write their status, and get the copies of ConfigMaps and Secrets that they name;
 //! * get, list and watch the Machine of its own name, and write the status of it;
+//! * create, update and delete the EndpointSlices of services of its own machine, all in one namespace, and create that namespace;
 //! * list the PodDisruptionBudgets of namespaces in which it has a pod;
 //! * list, create, update and delete the `heal-<uid>-<n>` Leases of sets of which it has a pod: the places of the set's
 //!   restart budget, which all nodes share. What remains is that such a node can use up the budget of these sets;
@@ -19,7 +21,7 @@
 
 use mainstay_api::{
     descriptor::Writer,
-    exclusive, heal,
+    exclusive, heal, host_service,
     registry::Registry,
     wellknown::{cluster_config, namespace::NODE_LEASES},
 };
@@ -34,7 +36,6 @@ const ASK_AND_READ: &[&str] = &["create", "get", "list", "watch"];
 /// Group, resource and verbs that every node may use alike.
 const COMMON: &[(&str, &str, &[&str])] = &[
     ("", "services", READ),
-    ("discovery.k8s.io", "endpointslices", READ),
     ("", "events", WRITE),
     ("events.k8s.io", "events", WRITE),
     ("node.k8s.io", "runtimeclasses", READ),
@@ -63,6 +64,10 @@ pub fn authorize(registry: &Registry, node: &str, verb: &str, asked: &ResourceAt
         ("", "secrets") => read_related(node, verb, RelationKind::Secret, asked),
         ("", "configmaps") if verb == "get" && subresource.is_none() && is_cluster_config(asked) => Decision::Allow,
         ("", "configmaps") => read_related(node, verb, RelationKind::ConfigMap, asked),
+        // It says when the filesystem of a volume has grown.
+        ("", "persistentvolumeclaims") if subresource == Some("status") && verb == "patch" => {
+            related(node, RelationKind::Claim, asked)
+        }
         ("", "persistentvolumeclaims") => read_related(node, verb, RelationKind::Claim, asked),
         ("", "persistentvolumes") if subresource.is_some() => Decision::no("cannot get subresource"),
         ("", "persistentvolumes") => match verb {
@@ -78,6 +83,11 @@ pub fn authorize(registry: &Registry, node: &str, verb: &str, asked: &ResourceAt
             _ => Decision::NO,
         },
         ("", "pods") => pod(node, verb, asked),
+        ("", "namespaces") => match (subresource, verb) {
+            (None, "create") => Decision::Allow, // which one: see `node_restriction`
+            _ => Decision::NO,
+        },
+        ("discovery.k8s.io", "endpointslices") => endpoint_slice(verb, asked),
         ("resource.k8s.io", "resourceclaims") => match (subresource, verb) {
             (None, "get") => related(node, RelationKind::ResourceClaim, asked),
             (Some(_), _) => Decision::no("cannot get subresource"),
@@ -85,6 +95,8 @@ pub fn authorize(registry: &Registry, node: &str, verb: &str, asked: &ResourceAt
         },
         ("resource.k8s.io", "resourceslices") => resource_slice(node, verb, asked),
         ("certificates.k8s.io", "podcertificaterequests") => pod_certificate_request(node, verb, asked),
+        ("mainstay.dev", "machinefiles") => machine_file(node, verb, asked),
+        ("storage.k8s.io", "volumeattachments") => volume_attachment(node, verb, asked),
         ("policy", "poddisruptionbudgets") => match (subresource, verb) {
             (None, "list") if !asked.namespace().is_empty() => relation(node, RelationKind::Namespace, asked, ""),
             _ => Decision::no("can only list the budgets of namespaces in which it has a pod"),
@@ -192,6 +204,19 @@ fn set_of_lease(name: &str) -> Option<&str> {
     heal::lease_set(name).or_else(|| exclusive::lease_set(name))
 }
 
+/// All may be read. Whose a slice is, that is written, is in the object: see `node_restriction`.
+fn endpoint_slice(verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
+    match verb {
+        _ if asked.subresource.is_some() => Decision::NO,
+        "get" | "list" | "watch" => Decision::Allow,
+        "create" | "update" | "delete" if asked.namespace() == host_service::NAMESPACE => Decision::Allow,
+        _ => Decision::no(format!(
+            "can only get, list and watch endpointslices, and create, update and delete its own in the namespace {:?}",
+            host_service::NAMESPACE
+        )),
+    }
+}
+
 /// Devices of its own, and no others.
 fn resource_slice(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
     if asked.subresource.is_some() {
@@ -226,6 +251,29 @@ fn pod_certificate_request(node: &str, verb: &str, asked: &ResourceAttributes<'_
             Decision::no("can only list/watch podcertificaterequests with spec.nodeName field selector")
         }
         _ => Decision::no("can only create, get, list and watch podcertificaterequests"),
+    }
+}
+
+/// Files that it is to have: `node_restriction` looks whose a status is.
+fn machine_file(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
+    match (asked.subresource.as_deref(), verb) {
+        (None, "list" | "watch") if asked.selects("spec.nodeName", node) => Decision::Allow,
+        (None, "get") | (Some("status"), "update" | "patch") => related(node, RelationKind::MachineFile, asked),
+        _ => Decision::no(
+            "can only list/watch machinefiles with spec.nodeName field selector, and get, update or patch the status of \
+             those that name the node",
+        ),
+    }
+}
+
+/// Volumes that are attached to its machine, or are to be.
+fn volume_attachment(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
+    match (asked.subresource.as_deref(), verb) {
+        (None, "list" | "watch") if asked.selects("spec.nodeName", node) => Decision::Allow,
+        (None, "get") => related(node, RelationKind::VolumeAttachment, asked),
+        _ => Decision::no(
+            "can only list/watch volumeattachments with spec.nodeName field selector, and get those that name the node",
+        ),
     }
 }
 

@@ -5,11 +5,13 @@
 //! nothing: the node wrote them itself.
 //!
 //! A pod may read copies of ConfigMaps and Secrets in their place ([`config_versions`]). A node relates to a copy if a pod refers to the original, its
-//! annotation names the copy for it, and the copy is labelled as one of that original.
+//! annotation names the copy for it, and the copy is labelled as one of that original. It also relates to copies of what a ConfigTemplate rendered, if a
+//! MachineFile gives it that version as a file and the copy is labelled as one of that template.
 
 use std::collections::BTreeSet;
 
 use mainstay_api::{
+    config_template::{TEMPLATE_LABEL, template_label},
     config_versions::{self, ConfigKind},
     references::{self, Referent},
     wellknown::kubernetes::MIRROR_POD,
@@ -51,6 +53,10 @@ pub enum RelationKind {
     ResourceSlice,
     /// The certificate is for a pod of the node.
     PodCertificateRequest,
+    /// The file is to be on the node.
+    MachineFile,
+    /// The volume is attached to the node, or is to be.
+    VolumeAttachment,
 }
 
 /// Kinds whose objects are controlled by objects of another kind: parent, then group, version, plural and kind.
@@ -70,15 +76,20 @@ pub async fn holds(api: &Api, relation: &Relation) -> ApiResult<bool> {
         RelationKind::PodCertificateRequest => {
             names_node(api, node, "certificates.k8s.io", "podcertificaterequests", Some(namespace), name).await
         }
-        RelationKind::Workload(kind) => controls(api, relation, kind).await,
-        RelationKind::ConfigMap => {
-            Ok(referring(Referent::ConfigMap).await? || by_copy(api, relation, ConfigKind::ConfigMap).await?)
+        RelationKind::MachineFile => names_node(api, node, "mainstay.dev", "machinefiles", Some(namespace), name).await,
+        RelationKind::VolumeAttachment => {
+            names_node(api, node, "storage.k8s.io", "volumeattachments", None, name).await
         }
+        RelationKind::Workload(kind) => controls(api, relation, kind).await,
+        RelationKind::ConfigMap => Ok(referring(Referent::ConfigMap).await?
+            || by_copy(api, relation, ConfigKind::ConfigMap).await?
+            || by_machine_file(api, relation, ConfigKind::ConfigMap).await?),
         RelationKind::Claim => referring(Referent::PersistentVolumeClaim).await,
         RelationKind::ResourceClaim => referring(Referent::ResourceClaim).await,
         RelationKind::ServiceAccount => referring(Referent::ServiceAccount).await,
         RelationKind::Secret => Ok(referring(Referent::Secret).await?
             || by_copy(api, relation, ConfigKind::Secret).await?
+            || by_machine_file(api, relation, ConfigKind::Secret).await?
             || by_volume(api, node, namespace, name).await?),
         RelationKind::Volume => match api.core_object("persistentvolumes", None, name).await? {
             // A volume belongs to whoever its claim belongs to, and to the one node that has it.
@@ -135,6 +146,33 @@ async fn by_copy(api: &Api, relation: &Relation, kind: ConfigKind) -> ApiResult<
     let Some(copy) = api.core_object(plural, Some(namespace), name).await? else { return Ok(false) };
     let labels = &copy["metadata"]["labels"];
     Ok(originals.iter().any(|original| config_versions::is_labelled_copy(labels, original)))
+}
+
+/// Whether a MachineFile of the node names the object, and it is a copy of what that file's template rendered.
+async fn by_machine_file(api: &Api, relation: &Relation, kind: ConfigKind) -> ApiResult<bool> {
+    let Relation { node, namespace, name, .. } = relation;
+    let is_valid = keys::is_segment(namespace) && keys::is_segment(name);
+    let Some(files) = api.registry.find("mainstay.dev", "v1", "machinefiles").filter(|_| is_valid) else {
+        return Ok(false);
+    };
+    let (field, plural) = match kind {
+        ConfigKind::ConfigMap => ("configMap", "configmaps"),
+        ConfigKind::Secret => ("secret", "secrets"),
+    };
+    let listing = api.store.list(List { prefix: &keys::prefix(files, Some(namespace)), ..List::default() }).await?;
+    let mut templates = BTreeSet::new();
+    for entry in &listing.entries {
+        let Ok(file) = object::parse(files, entry) else { continue }; // logged; what it names stays forbidden
+        let spec = &file["spec"];
+        if spec["nodeName"] == **node && spec["content"][field]["name"] == **name {
+            templates.extend(spec["template"].as_str().map(template_label));
+        }
+    }
+    if templates.is_empty() {
+        return Ok(false);
+    }
+    let Some(copy) = api.core_object(plural, Some(namespace), name).await? else { return Ok(false) };
+    Ok(copy["metadata"]["labels"][TEMPLATE_LABEL].as_str().is_some_and(|label| templates.contains(label)))
 }
 
 /// Whether a persistent volume that a pod's claim is bound to needs the Secret to be mounted.

@@ -59,6 +59,7 @@ fn a_machine_may_what_it_needs() {
         "GET /apis/certificates.k8s.io/v1/clustertrustbundles?watch=1",
         "POST /apis/certificates.k8s.io/v1/namespaces/shop/podcertificaterequests",
         "GET /apis/certificates.k8s.io/v1/podcertificaterequests?fieldSelector=spec.nodeName%3Da",
+        "GET /apis/mainstay.dev/v1/machinefiles?fieldSelector=spec.nodeName%3Da",
         "POST /apis/resource.k8s.io/v1/resourceslices",
         "GET /apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.nodeName%3Da",
         "GET /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/a",
@@ -75,6 +76,10 @@ fn a_machine_may_what_it_needs() {
         "GET /apis/mainstay.dev/v1/machines?watch=1&fieldSelector=metadata.name%3Da",
         "PATCH /apis/mainstay.dev/v1/machines/a/status",
         "GET /apis/discovery.k8s.io/v1/endpointslices?watch=1",
+        "POST /api/v1/namespaces",
+        "POST /apis/discovery.k8s.io/v1/namespaces/host-services/endpointslices",
+        "PUT /apis/discovery.k8s.io/v1/namespaces/host-services/endpointslices/x",
+        "DELETE /apis/discovery.k8s.io/v1/namespaces/host-services/endpointslices/x",
         "GET /api/v1/nodes?watch=1",
     ] {
         assert_eq!(decided(&node, request), Decision::Allow, "{request}");
@@ -89,6 +94,7 @@ fn what_pods_refer_to_depends_on_them() {
         ("GET /api/v1/namespaces/shop/configmaps?watch=1&fieldSelector=metadata.name%3Dx", RelationKind::ConfigMap),
         ("GET /api/v1/namespaces/shop/configmaps?fieldSelector=metadata.name%3Dx", RelationKind::ConfigMap),
         ("GET /api/v1/namespaces/shop/persistentvolumeclaims/x", RelationKind::Claim),
+        ("PATCH /api/v1/namespaces/shop/persistentvolumeclaims/x/status", RelationKind::Claim),
         ("POST /api/v1/namespaces/shop/serviceaccounts/x/token", RelationKind::ServiceAccount),
         ("GET /api/v1/namespaces/shop/serviceaccounts/x", RelationKind::ServiceAccount),
         ("GET /api/v1/namespaces/shop/pods/x", RelationKind::Pod),
@@ -117,6 +123,13 @@ fn what_pods_refer_to_depends_on_them() {
         matches!(request, Decision::IfRelated(Relation { kind: RelationKind::PodCertificateRequest, .. })),
         "{request:?}"
     );
+    let attachment = decided(&node, "GET /apis/storage.k8s.io/v1/volumeattachments/x");
+    assert!(
+        matches!(attachment, Decision::IfRelated(Relation { kind: RelationKind::VolumeAttachment, .. })),
+        "{attachment:?}"
+    );
+    let own = decided(&node, "GET /apis/storage.k8s.io/v1/volumeattachments?watch=1&fieldSelector=spec.nodeName%3Da");
+    assert_eq!(own, Decision::Allow);
     let volume = decided(&node, "GET /api/v1/persistentvolumes/x");
     assert!(matches!(volume, Decision::IfRelated(Relation { kind: RelationKind::Volume, .. })), "{volume:?}");
 }
@@ -129,6 +142,10 @@ fn a_machine_is_told_in_upstreams_words_why_not() {
         (
             "GET /api/v1/pods?fieldSelector=spec.nodeName%3Db",
             "can only list/watch pods with spec.nodeName field selector",
+        ),
+        (
+            "POST /apis/discovery.k8s.io/v1/namespaces/shop/endpointslices",
+            "can only get, list and watch endpointslices, and create, update and delete its own in the namespace \"host-services\"",
         ),
         ("GET /api/v1/secrets", "can only read namespaced object of this type"),
         ("GET /api/v1/namespaces/shop/secrets", "No Object name found"),
@@ -162,7 +179,16 @@ fn a_machine_is_told_in_upstreams_words_why_not() {
             "GET /api/v1/pods?fieldSelector=spec.nodeName%21%3Da",
             "can only list/watch pods with spec.nodeName field selector",
         ),
-        ("PATCH /api/v1/namespaces/shop/persistentvolumeclaims/x/status", "can only read resources of this type"),
+        ("PUT /api/v1/namespaces/shop/persistentvolumeclaims/x/status", "can only read resources of this type"),
+        ("PATCH /api/v1/namespaces/shop/persistentvolumeclaims/x", "can only read resources of this type"),
+        (
+            "GET /apis/storage.k8s.io/v1/volumeattachments?fieldSelector=spec.nodeName%3Db",
+            "can only list/watch volumeattachments with spec.nodeName field selector, and get those that name the node",
+        ),
+        (
+            "PATCH /apis/storage.k8s.io/v1/volumeattachments/x/status",
+            "can only list/watch volumeattachments with spec.nodeName field selector, and get those that name the node",
+        ),
         ("GET /apis/apps/v1/namespaces/shop/deployments", "can only get individual resources of this type"),
         ("POST /apis/apps/v1/namespaces/shop/deployments", "can only get individual resources of this type"),
         ("GET /apis/policy/v1/poddisruptionbudgets", "can only list the budgets of namespaces in which it has a pod"),
@@ -220,6 +246,18 @@ fn a_machine_is_told_in_upstreams_words_why_not() {
         (
             "GET /apis/certificates.k8s.io/v1/podcertificaterequests",
             "can only list/watch podcertificaterequests with spec.nodeName field selector",
+        ),
+        (
+            "GET /apis/mainstay.dev/v1/machinefiles",
+            "can only list/watch machinefiles with spec.nodeName field selector, and get, update or patch the status of those that name the node",
+        ),
+        (
+            "GET /apis/mainstay.dev/v1/machinefiles?fieldSelector=spec.nodeName%3Db",
+            "can only list/watch machinefiles with spec.nodeName field selector, and get, update or patch the status of those that name the node",
+        ),
+        (
+            "POST /apis/mainstay.dev/v1/namespaces/shop/machinefiles",
+            "can only list/watch machinefiles with spec.nodeName field selector, and get, update or patch the status of those that name the node",
         ),
         (
             "DELETE /apis/certificates.k8s.io/v1/namespaces/shop/podcertificaterequests/x",

@@ -6,6 +6,7 @@ mod audit;
 mod custom_resources;
 mod fence;
 mod flow_control;
+mod klusters;
 mod limit_ranges;
 mod log;
 mod mutating_policies;

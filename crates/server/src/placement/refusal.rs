@@ -10,10 +10,11 @@ use crate::objects::metadata;
 
 /// The annotation that says who refused last, for whoever places the pod again.
 pub const REFUSED_BY: &str = mainstay_api::wellknown::mainstay::REFUSED_BY;
-/// Annotations about host ports, which were those of that machine.
-const PORTS: [&str; 2] = [
+/// Annotations about what the pod was given of that machine: host ports, and parts of pools of roles.
+const GIVEN: [&str; 3] = [
     mainstay_api::wellknown::mainstay::ASSIGNED_HOST_PORT,
     mainstay_api::wellknown::mainstay::ASSIGNED_HOST_PORT_BY_NAME,
+    mainstay_api::wellknown::mainstay::ROLE_RESOURCES,
 ];
 
 /// What a node says about a pod that it refuses.
@@ -77,7 +78,7 @@ pub fn without_node(old: &Value, refusal: &Refusal, node: Option<&str>, now: &st
         spec.remove("nodeName");
     }
     if let Some(annotations) = pod["metadata"]["annotations"].as_object_mut() {
-        annotations.retain(|key, _| !PORTS.iter().any(|prefix| key.starts_with(prefix)));
+        annotations.retain(|key, _| !GIVEN.iter().any(|prefix| key.starts_with(prefix)));
     }
     pod["metadata"]["annotations"][REFUSED_BY] = json!(node);
     let condition = json!({

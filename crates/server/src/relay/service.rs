@@ -6,6 +6,7 @@ use mainstay_api::{
     selector::Labels,
 };
 use mainstay_store::List;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
@@ -44,7 +45,7 @@ fn service_port<'s>(service: &'s Value, wanted: &str) -> Option<&'s Value> {
 
 /// The port of a pod that a port of a Service stands for.
 fn target_port(port: &Value, pod: &Value) -> Option<u16> {
-    let port: ServicePort = serde_json::from_value(port.clone()).ok()?;
+    let port = ServicePort::deserialize(port).ok()?;
     let spec = &pod["spec"];
     let sidecars = spec["initContainers"].as_array().into_iter().flatten().filter(|c| c["restartPolicy"] == "Always");
     let containers = spec["containers"].as_array().into_iter().flatten().chain(sidecars);

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use mainstay_api::{
     descriptor::{Descriptor, Writer},
-    exclusive, heal,
+    exclusive, heal, host_service,
     machine::STATUS_OF_NODE,
     wellknown::namespace::NODE_LEASES,
 };
@@ -31,6 +31,8 @@ use crate::{
 
 /// On a volume: its directory on the node exists.
 const ON_DISK: &str = mainstay_api::wellknown::mainstay::LOCAL_PATH;
+/// The label that every namespace gets by itself.
+const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 /// Why a write is forbidden.
 type Verdict = Result<(), String>;
@@ -74,8 +76,33 @@ fn delete(node: &str, target: &Target, old: &Value) -> Verdict {
         }
         ("", "nodes") if target.name != node => Err(not_own_node(node, &target.name)),
         ("coordination.k8s.io", "leases") => set_lease(node, target.namespace.as_deref(), &target.name, old).map(drop),
+        ("discovery.k8s.io", "endpointslices") => own_slice(node, target, &target.name, old),
         _ => Ok(()),
     }
+}
+
+/// A node writes the endpoints of its own machine's services.
+fn own_slice(node: &str, target: &Target, name: &str, slice: &Value) -> Verdict {
+    match host_service::ownership_violation(node, target.namespace.as_deref(), name, slice) {
+        Some(why) => Err(format!("node {node:?} {why}")),
+        None => Ok(()),
+    }
+}
+
+/// The one namespace that a node may make: the one its services are in, as bare as it can be.
+fn services_namespace(node: &str, name: &str, namespace: &Value) -> Verdict {
+    let meta = &namespace["metadata"];
+    let has_own = |field: &str| match &meta[field] {
+        Value::Object(entries) => entries.keys().any(|key| key != NAMESPACE_NAME),
+        Value::Array(items) => !items.is_empty(),
+        _ => false,
+    };
+    let is_bare = !["labels", "annotations", "finalizers", "ownerReferences"].into_iter().any(has_own);
+    if name == host_service::NAMESPACE && is_bare {
+        return Ok(());
+    }
+    let only = host_service::NAMESPACE;
+    Err(format!("node {node:?} can only create the namespace {only:?}, without labels and annotations of its own"))
 }
 
 /// Judges a node's POST to a subresource.
@@ -118,6 +145,8 @@ async fn create(request: &Request<'_>, object: &Value) -> ApiResult<()> {
             Err("can only create ResourceSlice with the same NodeName as the requesting node".to_owned())
         }
         ("certificates.k8s.io", "podcertificaterequests") => pod_certificate::check(request, node, object).await?,
+        ("", "namespaces") => services_namespace(node, name, object),
+        ("discovery.k8s.io", "endpointslices") => own_slice(node, target, name, object),
         ("coordination.k8s.io", "leases") => new_lease(api, node, target.namespace.as_deref(), name, object).await?,
         _ if target.d.writer == Writer::SameNamedNode && name != node => {
             Err(format!("node {node:?} is not allowed to create the {} of node {name:?}", target.d.singular))
@@ -140,7 +169,12 @@ fn update(user: &User, target: &Target, part: Part, object: &Value, old: &Value)
         ("", "persistentvolumes", _) if !only_marks(object, old) => {
             Err(format!("node {node:?} can only change the finalizer {ON_DISK:?} of persistent volumes"))
         }
+        ("", "persistentvolumeclaims", _) => claim_status(node, part, object, old),
         ("", "pods", Part::Status) => pod_status(node, object, old),
+        ("mainstay.dev", "machinefiles", part) => machine_file_status(node, part, object, old),
+        ("discovery.k8s.io", "endpointslices", _) => {
+            own_slice(node, target, &target.name, old).and_then(|()| own_slice(node, target, &target.name, object))
+        }
         (_, _, part) if target.d.writer == Writer::SameNamedNodeStatus => {
             machine_status(node, target, part, object, old)
         }
@@ -164,9 +198,58 @@ fn pod_status(node: &str, object: &Value, old: &Value) -> Verdict {
         Err(format!("node {node:?} cannot update annotations through pod status"))
     } else if differs("status", "resourceClaimStatuses") {
         Err(format!("node {node:?} cannot update resource claim statuses"))
+    } else if differs("status", "extendedResourceClaimStatus") {
+        Err(format!("node {node:?} cannot update extended resource claim status"))
     } else {
         Ok(())
     }
+}
+
+/// A node reports that the filesystem of a claim's volume has grown.
+fn claim_status(node: &str, part: Part, object: &Value, old: &Value) -> Verdict {
+    if is_another(object, old) {
+        return Ok(()); // about to be told that the claim it means is gone
+    }
+    if part != Part::Status {
+        return Err(format!("node {node:?} can only update the status of claims"));
+    }
+    unchanged_metadata(node, "a claim", object, old)?;
+    let rest = |claim: &Value| {
+        let mut status = claim["status"].clone();
+        if let Some(fields) = status.as_object_mut() {
+            fields.retain(|field, _| field != "capacity" && field != "conditions");
+        }
+        status
+    };
+    if equal_or_both_empty(&rest(object), &rest(old)) {
+        return Ok(());
+    }
+    Err(format!(
+        "node {node:?} is not allowed to update fields other than status.capacity and status.conditions of claims"
+    ))
+}
+
+/// A node reports of its own files.
+fn machine_file_status(node: &str, part: Part, object: &Value, old: &Value) -> Verdict {
+    if is_another(object, old) {
+        return Ok(()); // about to be told that the file it means is gone
+    }
+    if part != Part::Status || old["spec"]["nodeName"] != node {
+        return Err(format!(
+            "node {node:?} can only update the status of machine files with spec.nodeName set to itself"
+        ));
+    }
+    unchanged_metadata(node, "a machine file", object, old)
+}
+
+/// A status is written without changing what else the object says.
+fn unchanged_metadata(node: &str, what: &str, object: &Value, old: &Value) -> Verdict {
+    for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
+        if !equal_or_both_empty(&object["metadata"][field], &old["metadata"][field]) {
+            return Err(format!("node {node:?} cannot update {field} through the status of {what}"));
+        }
+    }
+    Ok(())
 }
 
 /// A node reports of its own machine what it alone knows, and leaves the rest of the status to the controllers.
@@ -175,11 +258,7 @@ fn machine_status(node: &str, target: &Target, part: Part, object: &Value, old: 
         let (what, name) = (&target.d.singular, &target.name);
         return Err(format!("node {node:?} is not allowed to modify {what} {name:?}"));
     }
-    for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
-        if !equal_or_both_empty(&object["metadata"][field], &old["metadata"][field]) {
-            return Err(format!("node {node:?} cannot update {field} through the status of a machine"));
-        }
-    }
+    unchanged_metadata(node, "a machine", object, old)?;
     let fields = |object: &Value| object["status"].as_object().map(|status| status.keys().cloned().collect());
     let all: BTreeSet<String> =
         [object, old].into_iter().filter_map(fields).flat_map(|keys: Vec<String>| keys).collect();

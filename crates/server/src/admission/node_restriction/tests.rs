@@ -21,7 +21,8 @@ fn target(plural: &str, name: &str) -> Target {
     let registry = mainstay_api::registry::Registry::builtin();
     let group = match plural {
         "leases" => "coordination.k8s.io",
-        "machines" => "mainstay.dev",
+        "machines" | "machinefiles" => "mainstay.dev",
+        "endpointslices" => "discovery.k8s.io",
         _ => "",
     };
     Target { d: registry.find(group, "v1", plural).unwrap().clone(), namespace: None, name: name.into() }
@@ -136,6 +137,25 @@ fn a_node_does_not_change_what_keeps_pods_off_it_or_makes_it_go() {
 }
 
 #[test]
+fn of_a_claim_a_node_changes_its_size_and_conditions_alone() {
+    let target = target("persistentvolumeclaims", "data");
+    let claim = |status: Value| json!({"metadata": {"name": "data", "uid": "u"}, "status": status});
+    let old = claim(
+        json!({"phase": "Bound", "capacity": {"storage": "1Gi"}, "conditions": [{"type": "FileSystemResizePending"}]}),
+    );
+    let change = |part: Part, new: &Value| update(&User::node("a"), &target, part, new, &old);
+    let grown = claim(json!({"phase": "Bound", "capacity": {"storage": "2Gi"}}));
+    assert!(change(Part::Status, &grown).is_ok());
+    assert!(change(Part::Main, &grown).is_err());
+    let lost = claim(json!({"phase": "Lost", "capacity": {"storage": "2Gi"}}));
+    let refused = change(Part::Status, &lost).unwrap_err().status();
+    assert!(refused["message"].as_str().unwrap().contains("other than status.capacity"), "{refused}");
+    let mut labelled = grown;
+    labelled["metadata"]["labels"] = json!({"k": "v"});
+    assert!(change(Part::Status, &labelled).is_err());
+}
+
+#[test]
 fn of_a_pod_a_node_changes_its_own_status_alone() {
     let target = target("pods", "p");
     let pod = |uid: &str, on: &str| json!({"metadata": {"name": "p", "uid": uid}, "spec": {"nodeName": on}});
@@ -192,6 +212,26 @@ fn of_a_machine_a_node_reports_what_it_alone_knows() {
 }
 
 #[test]
+fn of_a_machine_file_a_node_reports_on_its_own_alone() {
+    let file = |on: &str, status: Value| json!({"metadata": {"name": "f", "uid": "u"}, "spec": {"nodeName": on}, "status": status});
+    let judged = |part: Part, new: &Value, old: &Value| {
+        update(&User::node("a"), &target("machinefiles", "f"), part, new, old)
+            .map_err(|refused| refused.status()["message"].as_str().unwrap_or_default().to_owned())
+    };
+    let written = json!({"version": "0123456789"});
+    assert_eq!(judged(Part::Status, &file("a", written.clone()), &file("a", json!({}))), Ok(()));
+    let words = "can only update the status of machine files with spec.nodeName set to itself";
+    let why = judged(Part::Status, &file("b", written.clone()), &file("b", json!({}))).unwrap_err();
+    assert!(why.contains(words), "{why}");
+    let why = judged(Part::Main, &file("a", written.clone()), &file("a", json!({}))).unwrap_err();
+    assert!(why.contains(words), "{why}");
+    let mut labelled = file("a", written);
+    labelled["metadata"]["labels"] = json!({"x": "y"});
+    let why = judged(Part::Status, &labelled, &file("a", json!({}))).unwrap_err();
+    assert!(why.contains("cannot update labels through the status of a machine file"), "{why}");
+}
+
+#[test]
 fn of_a_volume_a_node_says_no_more_than_that_it_is_there() {
     let volume = |finalizers: &[&str], version: &str, path: &str| json!({"metadata": {"finalizers": finalizers, "resourceVersion": version}, "spec": {"local": {"path": path}}});
     let old = volume(&["kubernetes.io/pv-protection"], "1", "/a");
@@ -216,4 +256,40 @@ fn a_node_writes_its_own_lease_and_places_of_restart_budgets_in_its_name() {
     assert_eq!(set_lease("a", Some("shop"), "drain-u-1", &own), Ok(Some("u-1")));
     assert!(set_lease("b", Some("shop"), "drain-u-1", &own).is_err());
     assert!(set_lease("a", Some("shop"), "heal-u-1-0", &own).is_err());
+}
+
+#[test]
+fn a_node_writes_the_endpoints_of_its_own_machine_alone() {
+    let slice = |node: &str| {
+        json!({
+            "metadata": {
+                "labels": {
+                    host_service::MANAGED_BY: host_service::MANAGER, host_service::NODE: node,
+                    "kubernetes.io/service-name": "mysql",
+                },
+                "annotations": {host_service::ID: "mysql"},
+            },
+            "endpoints": [{"addresses": ["10.0.0.1"], "nodeName": node}],
+        })
+    };
+    let name = host_service::slice_name("mysql", "a", "mysql");
+    let target = Target { namespace: Some(host_service::NAMESPACE.into()), ..target("endpointslices", &name) };
+    let node = User::node("a");
+    let updated = |new: &Value, old: &Value| update(&node, &target, Part::Main, new, old);
+    assert_eq!(delete("a", &target, &slice("a")), Ok(()));
+    assert!(updated(&slice("a"), &slice("a")).is_ok());
+    assert!(delete("b", &target, &slice("a")).is_err());
+    assert!(updated(&slice("b"), &slice("a")).is_err(), "it cannot be given away");
+    assert!(updated(&slice("a"), &slice("b")).is_err(), "nor taken over");
+    assert!(updated(&slice("a"), &json!({"metadata": {"labels": {}}})).is_err());
+}
+
+#[test]
+fn a_node_makes_the_namespace_of_its_services_and_no_other() {
+    let bare = json!({"metadata": {"name": "host-services", "labels": {NAMESPACE_NAME: "host-services"}}});
+    assert_eq!(services_namespace("a", "host-services", &bare), Ok(()));
+    assert!(services_namespace("a", "shop", &bare).is_err());
+    let label = json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "privileged"}}});
+    assert!(services_namespace("a", "host-services", &label).is_err());
+    assert!(services_namespace("a", "host-services", &json!({"metadata": {"finalizers": ["x"]}})).is_err());
 }

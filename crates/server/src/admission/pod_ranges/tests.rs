@@ -96,3 +96,37 @@ async fn smaller_ranges_make_room_for_more_machines_and_keep_clear_of_larger_one
     assert_eq!(given, ["10.1.1.0/26", "10.1.1.64/26", "10.1.1.128/26", "10.1.1.192/26"]);
     assert_eq!(node(&own, "f").await.0, StatusCode::SERVICE_UNAVAILABLE);
 }
+
+async fn list_routes(own: &BootstrapClient<'_>, data: Value) {
+    let path = "/api/v1/namespaces/kube-system/configmaps";
+    let map = json!({"metadata": {"name": "pod-range-routes"}, "data": data});
+    let (code, answer) = own.call(Method::PUT, &format!("{path}/pod-range-routes"), Some(&map)).await;
+    if code == StatusCode::NOT_FOUND {
+        let (code, answer) = own.call(Method::POST, path, Some(&map)).await;
+        assert_eq!(code, StatusCode::CREATED, "{answer}");
+    } else {
+        assert_eq!(code, StatusCode::OK, "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_range_that_a_router_still_routes_is_not_handed_out() {
+    let handler = server();
+    let own = BootstrapClient::new(&handler);
+    let namespace = json!({"metadata": {"name": "kube-system"}});
+    own.call(Method::POST, "/api/v1/namespaces", Some(&namespace)).await;
+    list_routes(&own, json!({"10.1.0.0_24": "10.0.0.9", "nonsense": "10.0.0.8"})).await;
+    let (code, given) = node(&own, "a").await;
+    assert_eq!((code, given["spec"]["podCIDR"].as_str()), (StatusCode::CREATED, Some("10.1.1.0/24")), "{given}");
+    let (code, refused) = node(&own, "b").await;
+    assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE, "{refused}");
+    let message = refused["message"].as_str().unwrap();
+    assert!(message.contains("a router of the cloud still has a route to 10.1.0.0/24"), "{message}");
+    // Also one that was given back, until the route is gone.
+    list_routes(&own, json!({"10.1.1.0_25": "10.0.0.9"})).await;
+    assert_eq!(node(&own, "b").await.1["spec"]["podCIDR"], "10.1.0.0/24");
+    assert_eq!(own.call(Method::DELETE, "/api/v1/nodes/a", None).await.0, StatusCode::OK);
+    assert_eq!(node(&own, "c").await.0, StatusCode::SERVICE_UNAVAILABLE);
+    list_routes(&own, json!({})).await;
+    assert_eq!(node(&own, "c").await.1["spec"]["podCIDR"], "10.1.1.0/24");
+}

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use mainstay_api::{pod::SAFE_SYSCTLS, wellknown::kubernetes::APPARMOR_PREFIX};
 use serde_json::Value;
 
 use super::checks::{ForbiddenValues, Violation, containers, name, name_containers, names_where, plural, quote};
@@ -21,22 +22,7 @@ const CAPABILITIES: [&str; 13] = [
     "SETUID",
     "SYS_CHROOT",
 ];
-const SYSCTLS: [&str; 12] = [
-    "kernel.shm_rmid_forced",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.ip_local_reserved_ports",
-    "net.ipv4.ip_unprivileged_port_start",
-    "net.ipv4.ping_group_range",
-    "net.ipv4.tcp_fin_timeout",
-    "net.ipv4.tcp_keepalive_intvl",
-    "net.ipv4.tcp_keepalive_probes",
-    "net.ipv4.tcp_keepalive_time",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.tcp_wmem",
-];
 const SE_LINUX_TYPES: [&str; 5] = ["", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"];
-const APP_ARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 pub fn host_namespaces(pod: &Value) -> Option<Violation> {
     let shared = ["hostNetwork", "hostPID", "hostIPC"].iter().filter(|field| pod["spec"][**field] == true);
@@ -148,7 +134,7 @@ pub fn forbidden_seccomp(bad: &ForbiddenValues<'_>) -> Option<Violation> {
 
 pub fn sysctls(pod: &Value) -> Option<Violation> {
     let set = pod["spec"]["securityContext"]["sysctls"].as_array().into_iter().flatten();
-    let bad: Vec<&str> = set.map(name).filter(|name| !SYSCTLS.contains(name)).collect();
+    let bad: Vec<&str> = set.map(name).filter(|name| !SAFE_SYSCTLS.contains(name)).collect();
     (!bad.is_empty()).then(|| Violation { reason: "forbidden sysctls", detail: bad.join(", ") })
 }
 
@@ -169,7 +155,7 @@ pub fn app_armor_profile(pod: &Value) -> Option<Violation> {
     for (key, value) in pod["metadata"]["annotations"].as_object().into_iter().flatten() {
         let value = value.as_str().unwrap_or_default();
         let allowed = matches!(value, "" | "runtime/default") || value.starts_with("localhost/");
-        if key.starts_with(APP_ARMOR_ANNOTATION) && !allowed {
+        if key.starts_with(APPARMOR_PREFIX) && !allowed {
             bad.push(format!("{key}={value:?}"));
         }
     }

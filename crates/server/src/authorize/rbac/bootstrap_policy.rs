@@ -250,7 +250,11 @@ pub const CLUSTER_ROLES: &[RoleSpec] = &[
     RoleSpec {
         name: "mainstay:aggregate-to-view",
         aggregate_to: &["view"],
-        rules: &[rule(READ, &["mainstay.dev"], &["configtemplates", "configtemplates/status"])],
+        rules: &[rule(
+            READ,
+            &["mainstay.dev"],
+            &["configtemplates", "configtemplates/status", "machinefiles", "machinefiles/status"],
+        )],
     },
     RoleSpec {
         name: "system:aggregated-metrics-reader",
@@ -360,6 +364,7 @@ pub const CLUSTER_ROLES: &[RoleSpec] = &[
             rule(READ, &["storage.k8s.io"], &["csidrivers", "csinodes", "csistoragecapacities", "storageclasses"]),
             rule(READ, RESOURCE, &["resourceclaims", "resourceslices", "deviceclasses", "devicetaintrules"]),
             rule(&["patch", "update"], RESOURCE, &["resourceclaims", "resourceclaims/status"]),
+            rule(&["create", "delete"], RESOURCE, &["resourceclaims"]),
         ],
     ),
     role("system:kube-dns", &[rule(&["list", "watch"], CORE, &["endpoints", "services"])]),

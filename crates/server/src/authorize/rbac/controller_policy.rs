@@ -52,7 +52,7 @@ pub const PARTS: &[(RoleSpec, SubjectSpec)] = &[
                     RESOURCE,
                     &["resourceclaims", "resourceslices", "deviceclasses", "devicetaintrules"],
                 ),
-                rule(&["get", "update"], RESOURCE, &["resourceclaims"]),
+                rule(&["create", "get", "update"], RESOURCE, &["resourceclaims"]),
                 rule(&["update"], RESOURCE, &["resourceclaims/status"]),
                 rule(&["create"], &["mainstay.dev"], &["placements"]),
                 rule(&["delete"], CORE, &["pods"]),
@@ -126,9 +126,62 @@ pub const CONTROLLERS: &[ControllerSpec] = &[
             rule(&["patch"], CORE, &["nodes"]),
         ],
     ),
+    // Runs only where a cloud is configured; it fills caches of its own.
+    controller(
+        "cloud-controller",
+        &[
+            rule(&["list", "watch"], OWN, &["klusters", "nodepools", "cloudresources"]),
+            // Klusters, and the objects that their control planes are made of.
+            rule(&["patch"], OWN, &["klusters", "klusters/status"]),
+            rule(&["create", "delete", "get", "patch"], CORE, &["secrets", "services"]),
+            rule(&["create", "delete", "get", "patch"], &["apps"], &["statefulsets"]),
+            rule(&["get"], CORE, &["persistentvolumeclaims"]),
+            // The REST API of Kubernikus.
+            rule(&["create", "delete", "get", "list", "patch"], &["kubernikus.sap.cc"], &["klusters"]),
+            rule(&["list"], CORE, &["events"]),
+            rule(&["create", "delete", "get", "patch"], OWN, &["cloudresources"]),
+            rule(&["patch"], OWN, &["cloudresources/status"]),
+            rule(&["update"], OWN, &["klusters/status", "nodepools/status", "teardownreceipts/status"]),
+            rule(&["create", "get"], OWN, &["teardownreceipts"]),
+            rule(&["get"], CORE, &["configmaps"]),
+            rule(&["get", "patch"], APPS, &["deployments"]),
+            named(rule(&["get"], CORE, &["namespaces"]), &["kube-system"]),
+            rule(&["patch"], OWN, &["klusters"]),
+            rule(&["list", "patch", "watch"], CORE, &["nodes"]),
+            rule(&["patch"], CORE, &["nodes/status"]),
+            // Routes: which pod ranges have one, and the cluster's own pod range.
+            named(rule(&["get", "update"], CORE, &["configmaps"]), &["pod-range-routes", "mainstay-config"]),
+            rule(&["create"], CORE, &["configmaps"]),
+            // Kubeconfigs and logins of Klusters.
+            rule(&["get"], CORE, &["secrets"]),
+            // Which pods use which claims where, and what is attached to which node for it.
+            rule(&["list", "watch"], CORE, &["pods"]),
+            rule(&["get"], CORE, &["nodes"]),
+            rule(&["create", "delete", "list", "patch", "watch"], &["storage.k8s.io"], &["volumeattachments"]),
+            rule(&["patch"], &["storage.k8s.io"], &["volumeattachments/status"]),
+            rule(&["list", "patch", "watch"], CORE, &["services"]),
+            rule(&["patch"], CORE, &["services/status", "persistentvolumeclaims/status"]),
+            rule(&["list", "watch"], CORE, &["persistentvolumeclaims"]),
+            rule(&["create", "delete", "list", "patch", "watch"], CORE, &["persistentvolumes"]),
+            rule(&["list", "watch"], &["storage.k8s.io"], &["storageclasses"]),
+            EVENTS,
+        ],
+    ),
+    controller(
+        "host-service-controller",
+        &[
+            rule(&["create", "delete"], CORE, &["services"]),
+            rule(&["delete"], &["discovery.k8s.io"], &["endpointslices"]),
+        ],
+    ),
     controller(
         "release-controller",
-        &[rule(&["patch"], OWN, &["machines"]), rule(&["update"], OWN, &["releases/status"])],
+        &[
+            rule(&["patch"], OWN, &["machines"]),
+            rule(&["update"], OWN, &["releases/status"]),
+            rule(&["patch"], APPS, &["daemonsets", "deployments", "statefulsets"]),
+            rule(&["get"], CORE, &["pods/exec"]),
+        ],
     ),
     controller(
         "resourcequota-controller",
@@ -222,12 +275,16 @@ pub const CONTROLLERS: &[ControllerSpec] = &[
     controller("drain-acknowledgement-controller", &[POD_STATUS]),
     controller("dependency-controller", &[POD_STATUS]),
     controller("follow-controller", &[rule(&["create"], CORE, &["pods/eviction"])]),
-    controller("device-taint-eviction-controller", &[POD_STATUS, rule(&["delete"], CORE, &["pods"])]),
+    controller(
+        "device-taint-eviction-controller",
+        &[POD_STATUS, rule(&["delete"], CORE, &["pods"]), rule(&["update"], RESOURCE, &["devicetaintrules/status"])],
+    ),
     controller(
         "config-template-controller",
         &[
             rule(&["update"], &["mainstay.dev"], &["configtemplates/status"]),
-            rule(&["create", "delete", "get", "list", "patch"], CORE, &["configmaps", "secrets"]),
+            rule(&["create", "delete", "patch"], &["mainstay.dev"], &["machinefiles"]),
+            rule(&["create", "delete", "get", "patch"], CORE, &["configmaps", "secrets"]),
             rule(&["get", "patch"], CORE, &["pods"]),
             rule(&["create"], CORE, &["pods/eviction"]),
             rule(&["get"], CORE, &["pods/exec"]),
@@ -239,6 +296,7 @@ pub const CONTROLLERS: &[ControllerSpec] = &[
         &[
             rule(&["create", "delete", "get", "patch"], CORE, &["configmaps", "secrets"]),
             rule(&["patch"], APPS, &["daemonsets", "deployments", "statefulsets"]),
+            rule(&["delete"], CORE, &["pods"]),
         ],
     ),
     controller(

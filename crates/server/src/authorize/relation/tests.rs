@@ -186,3 +186,39 @@ async fn a_node_relates_to_the_devices_it_has() {
     assert!(!related(&api, RelationKind::ResourceSlice, "", "theirs").await);
     assert!(!related(&api, RelationKind::ResourceSlice, "", "nobodys").await);
 }
+
+#[tokio::test]
+async fn a_node_relates_to_its_machine_files_and_to_the_copies_that_they_name() {
+    let file = |name: &str, node: &str, template: &str, secret: &str| {
+        let meta = json!({"name": name, "namespace": "shop"});
+        let content = json!({"secret": {"name": secret, "key": "k"}});
+        let spec =
+            json!({"nodeName": node, "template": template, "version": "0123456789", "path": "/x", "content": content});
+        let object = json!({"kind": "MachineFile", "apiVersion": "mainstay.dev/v1", "metadata": meta, "spec": spec});
+        ("mainstay.dev/machinefiles", object)
+    };
+    let secret = |name: &str, template: Option<&str>| {
+        let labels = template.map(|template| json!({TEMPLATE_LABEL: template}));
+        let meta = json!({"name": name, "namespace": "shop", "labels": labels});
+        ("secrets", json!({"kind": "Secret", "apiVersion": "v1", "metadata": meta}))
+    };
+    let api = api_with(vec![
+        file("zones.a", "a", "zones", "zones-1"),
+        file("zones.b", "b", "zones", "zones-2"),
+        file("other.a", "a", "other", "password"),
+        file("third.a", "a", "third", "zones-3"),
+        secret("zones-1", Some("zones")),
+        secret("zones-2", Some("zones")),
+        secret("zones-3", Some("zones")),
+        secret("password", None),
+    ])
+    .await;
+    assert!(related(&api, RelationKind::MachineFile, "shop", "zones.a").await);
+    assert!(!related(&api, RelationKind::MachineFile, "shop", "zones.b").await);
+    assert!(related(&api, RelationKind::Secret, "shop", "zones-1").await);
+    assert!(!related(&api, RelationKind::ConfigMap, "shop", "zones-1").await, "another kind");
+    assert!(!related(&api, RelationKind::Secret, "shop", "zones-2").await, "another node's");
+    assert!(!related(&api, RelationKind::Secret, "shop", "password").await, "not a copy of what the template rendered");
+    assert!(!related(&api, RelationKind::Secret, "shop", "zones-3").await, "another template's");
+    assert!(!related(&api, RelationKind::Secret, "other", "zones-1").await);
+}
