@@ -234,6 +234,7 @@ impl HollowNode {
             free: self.template.resources().minus(used).quantities(),
             automatic_ports: vec![DEFAULT_AUTOMATIC_PORTS.to_owned()],
             explicit_ports: vec![DEFAULT_EXPLICIT_PORTS.to_owned()],
+            pools: vec![],
             ttl_seconds: i32::try_from(self.template.ttl.as_secs()).unwrap_or(i32::MAX).max(1),
             renew_time: Some(MicroTime(now)),
             seen: self.newest_version.to_string(),

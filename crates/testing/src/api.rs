@@ -57,6 +57,11 @@ impl TestApi {
         client::user(self.handler.clone(), name, None)
     }
 
+    /// A client of the agent of this node.
+    pub fn node_client(&self, name: &str) -> Client {
+        client::node(self.handler.clone(), name)
+    }
+
     /// Makes clients with no rights but those that roles give to a service account of `kube-system`.
     pub fn controller_clients(&self) -> impl Fn(&str) -> Client + Send + Sync + use<> {
         let handler = self.handler.clone();

@@ -2,6 +2,7 @@
 //!
 //! * [`until`], [`eventually`]: wait for a condition, with a deadline
 //! * [`TestApi`]: the API over a store in memory, in the test's process (feature `api`)
+//! * [`rights`]: which rights the parts of a server use (feature `api`)
 //! * [`Daemon`]: a process of the real binary, with its log
 //! * [`format_fixture`]: what a version wrote to disk, which all later ones must read
 //! * [`tool`]: a program that `tools/test-deps` fetches
@@ -10,6 +11,8 @@
 mod api;
 mod daemon;
 mod format_fixture;
+#[cfg(feature = "api")]
+pub mod rights;
 mod tool;
 mod until;
 

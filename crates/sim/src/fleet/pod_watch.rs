@@ -6,13 +6,8 @@ use std::{
 };
 
 use futures::StreamExt;
-use kube::{
-    Api,
-    runtime::{
-        WatchStreamExt,
-        watcher::{self, Event, watcher},
-    },
-};
+use kube::Api;
+use mainstay_watch::{Event, Watch, WatchOptions};
 use tokio_util::sync::CancellationToken;
 
 use super::Fleet;
@@ -20,7 +15,7 @@ use crate::pod::Pod;
 
 pub(super) async fn watch_all_pods(fleet: Arc<Fleet>, stop: CancellationToken) {
     let api: Api<Pod> = Api::all(fleet.access.admin.clone());
-    let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff());
+    let mut events = Watch::<Pod>::new(api, WatchOptions::default());
     // The node of each pod when it was last observed, and the uids that a new list has shown so far.
     let (mut nodes_of_pods, mut listed) = (HashMap::<String, usize>::new(), HashSet::<String>::new());
     while let Some(Some(event)) = stop.run_until_cancelled(events.next()).await {
@@ -76,8 +71,7 @@ fn pod_with_uid(uid: &str) -> Pod {
 pub(super) async fn watch_pods_of_node(fleet: Arc<Fleet>, number: usize, stop: CancellationToken) {
     let node = &fleet.nodes[number];
     let api: Api<Pod> = Api::all(node.client.clone());
-    let own = watcher::Config::default().fields(&format!("spec.nodeName={}", node.name));
-    let mut events = std::pin::pin!(watcher(api, own).default_backoff());
+    let mut events = Watch::<Pod>::new(api, WatchOptions::fields(format!("spec.nodeName={}", node.name)));
     let (mut held, mut listed) = (HashSet::<String>::new(), HashSet::<String>::new());
     while let Some(Some(event)) = stop.run_until_cancelled(events.next()).await {
         match event {

@@ -15,17 +15,14 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt, future::BoxFuture};
+use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
     apimachinery::pkg::apis::meta::v1::MicroTime,
 };
-use kube::{
-    Api, Client,
-    runtime::{WatchStreamExt, watcher},
-};
+use kube::{Api, Client};
 use mainstay_agent::{
     fence::fence_core::FenceCore,
     offers::{NodeCapacity, PodDemand, check_pod, is_fresh},
@@ -40,6 +37,7 @@ use mainstay_sim::{
     pod_report::{PodReport, PodReportKind},
     requests,
 };
+use mainstay_watch::{Event, Watch, WatchOptions};
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
@@ -146,15 +144,18 @@ impl Future for Freezable {
 
 impl Agent {
     async fn run(self: Arc<Self>) {
-        tokio::join!(
-            self.send_heartbeats(),
-            self.follow_pods(),
-            self.work(),
-            self.publish_offers(),
-            self.watch_contact(),
-            self.follow_peers(),
-            self.keep_service_table(),
-        );
+        let parts: [BoxFuture<'_, ()>; 7] = [
+            Box::pin(self.send_heartbeats()),
+            Box::pin(self.follow_pods()),
+            Box::pin(self.work()),
+            Box::pin(self.publish_offers()),
+            Box::pin(self.watch_contact()),
+            Box::pin(self.follow_peers()),
+            Box::pin(self.keep_service_table()),
+        ];
+        // Only those are polled that were woken: that is much less work than to poll all of them.
+        let mut parts = FuturesUnordered::from_iter(parts);
+        while parts.next().await.is_some() {}
     }
 
     pub(super) async fn call(&self, method: Method, path: &str, content: &str, body: Vec<u8>) -> Option<Vec<u8>> {
@@ -164,19 +165,19 @@ impl Agent {
 
     async fn follow_pods(&self) {
         let api: Api<Pod> = Api::all(self.client.clone());
-        let only_ours = watcher::Config::default().fields(&format!("spec.nodeName={}", self.machine.name));
-        let mut news = std::pin::pin!(watcher(api, only_ours).default_backoff());
+        let only_ours = WatchOptions::fields(format!("spec.nodeName={}", self.machine.name));
+        let mut news = Watch::<Pod>::new(api, only_ours);
         let mut listed = Vec::new();
         while let Some(event) = news.next().await {
             match event {
-                Ok(watcher::Event::Init) => listed.clear(),
-                Ok(watcher::Event::InitApply(pod)) => listed.push(pod),
-                Ok(watcher::Event::InitDone) => self.take_list(std::mem::take(&mut listed)).await,
-                Ok(watcher::Event::Apply(pod)) => {
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(pod)) => listed.push(pod),
+                Ok(Event::InitDone) => self.take_list(std::mem::take(&mut listed)).await,
+                Ok(Event::Apply(pod)) => {
                     self.observe(&pod);
                     self.admit(pod).await;
                 }
-                Ok(watcher::Event::Delete(pod)) => {
+                Ok(Event::Delete(pod)) => {
                     self.observe(&pod);
                     let uid = pod.metadata.uid.unwrap_or_default();
                     let mut state = self.state.lock();
@@ -272,7 +273,7 @@ impl Agent {
 
     /// Looks at all pods again whenever something changes, and once a second.
     async fn work(&self) {
-        let (mut under_way, mut look) = (futures::stream::FuturesUnordered::new(), true);
+        let (mut under_way, mut look) = (FuturesUnordered::new(), true);
         loop {
             if look {
                 under_way.extend(self.due().into_iter().map(|uid| self.advance(uid)));

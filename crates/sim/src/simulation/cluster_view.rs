@@ -11,6 +11,10 @@ use tokio::time::Instant;
 
 use super::{store::Commit, trace::Trace, workload};
 
+/// The reason of pods that were given up because their node is lost.
+const NODE_LOST: &str = "NodeLost";
+const UNREACHABLE_NO_EXECUTE: &str = "node.kubernetes.io/unreachable:NoExecute";
+
 pub struct ClusterView {
     trace: Arc<Trace>,
     pub pods: BTreeMap<String, PodView>,
@@ -147,6 +151,10 @@ impl ClusterView {
             is_terminating: !value["metadata"]["deletionTimestamp"].is_null(),
             app: text(&value["metadata"]["labels"]["app"]),
         };
+        let is_given_up = pod.phase == "Failed" && value["status"]["reason"] == NODE_LOST;
+        if is_given_up && self.pods.get(name).is_none_or(|before| before.phase != pod.phase) {
+            self.check_given_up(name, &pod.node);
+        }
         let before = self.pods.insert(name.to_owned(), pod.clone());
         let was_ready = before.as_ref().is_some_and(|before| before.uid == pod.uid && before.is_ready);
         if pod.is_ready && !was_ready && pod.app == workload::WEB {
@@ -165,6 +173,15 @@ impl ClusterView {
             self.trace.record(format_args!(
                 "store: pod {name} ({uid}) {phase}{ready}{ending} on {node:?} (by server {server})"
             ));
+        }
+    }
+
+    /// Pods are given up while their node is tainted; who takes the taint away does so after that. So it was decided by a leader whose
+    /// term is over if there is none.
+    fn check_given_up(&self, pod: &str, node: &str) {
+        let is_lost = |view: &NodeView| view.taints.iter().any(|taint| taint == UNREACHABLE_NO_EXECUTE);
+        if self.nodes.get(node).is_some_and(|view| !is_lost(view)) {
+            self.trace.violate(format_args!("pod {pod} is given up as lost with {node}, which is back"));
         }
     }
 

@@ -2,17 +2,27 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep};
+use mainstay_store::Op;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, timeout},
+};
 
 use super::{
     Simulation, agent,
     cluster_view::PodView,
     network::{Host, Weather},
-    run, server_clock, store, workload,
+    run, server_clock,
+    store::{self, FreezeBeforeWrite},
+    workload,
 };
 
 /// How long faults happen, in virtual time.
 pub const FAULT_TIME: Duration = Duration::from_secs(60);
+/// Unique pods of a silent machine are removed after 13 s, unless something else is wrong.
+const REMOVED_WITHIN: Duration = Duration::from_secs(20);
+/// Another server leads by then, and has taken away the taint of a machine that is back.
+const LONGER_THAN_A_TERM: Duration = Duration::from_secs(8);
 
 #[derive(Clone, Copy, Debug)]
 enum Fault {
@@ -29,6 +39,9 @@ enum Fault {
     ServerKilled,
     ServerStopped,
     ServerFrozen,
+    /// A machine is cut off for so long that its unique pods are to be replaced. The leader that has decided so is frozen right before
+    /// it writes it, and the machine is back.
+    LeaderFrozenBeforeWrite,
     StoreUnreachable,
     AllServersKilled,
     BadWeather,
@@ -41,7 +54,7 @@ enum Fault {
     Rescaled,
 }
 
-const FAULTS: [Fault; 17] = [
+const FAULTS: [Fault; 18] = [
     Fault::PowerOff,
     Fault::AgentKilled,
     Fault::AgentFrozen,
@@ -51,6 +64,7 @@ const FAULTS: [Fault; 17] = [
     Fault::ServerKilled,
     Fault::ServerStopped,
     Fault::ServerFrozen,
+    Fault::LeaderFrozenBeforeWrite,
     Fault::StoreUnreachable,
     Fault::AllServersKilled,
     Fault::BadWeather,
@@ -97,6 +111,7 @@ async fn happen(simulation: Arc<Simulation>, fault: Fault, lasts: Duration) {
             | Fault::MachineCutOff
             | Fault::ServersUnreachable
             | Fault::OneWay
+            | Fault::LeaderFrozenBeforeWrite
     );
     if on_machine {
         machine.disturb();
@@ -175,6 +190,22 @@ async fn happen(simulation: Arc<Simulation>, fault: Fault, lasts: Duration) {
             say(format_args!("server {server} goes on"));
             process.link.set(store::LinkState::Up);
         }
+        Fault::LeaderFrozenBeforeWrite => {
+            say(format_args!("{name} is cut off from servers until a leader is about to remove its unique pods"));
+            let pairs = || servers.iter().flat_map(|server| [(*server, here), (here, *server)]);
+            pairs().for_each(|(from, to)| network.cut(from, to));
+            let leader = freeze_before_removal(&simulation, name).await;
+            say(format_args!("{name} is connected again"));
+            pairs().for_each(|(from, to)| network.mend(from, to));
+            if let Some(leader) = leader {
+                let lasts = lasts.max(LONGER_THAN_A_TERM);
+                let (server, seconds) = (leader.server, lasts.as_secs_f64());
+                say(format_args!("server {server} is frozen before it writes, for {seconds:.1} s"));
+                sleep(lasts).await;
+                say(format_args!("server {server} goes on"));
+                leader.set(store::LinkState::Up);
+            }
+        }
         Fault::BadWeather => {
             let latency = Duration::from_millis(chance.between(5, 800) as u64);
             let (lost, repeated) = (chance.between(0, 300) as u32, chance.between(0, 200) as u32);
@@ -220,6 +251,28 @@ async fn happen(simulation: Arc<Simulation>, fault: Fault, lasts: Duration) {
     if on_machine {
         machine.disturb();
     }
+}
+
+/// Waits until a server is about to write that pods of the StatefulSet on a lost node have failed, and freezes it right there. Returns it,
+/// or nothing if it does not come to that in time.
+async fn freeze_before_removal(simulation: &Simulation, node: &str) -> Option<Arc<store::StoreLink>> {
+    let links: Vec<_> = simulation.servers.lock().iter().flatten().map(|server| server.link.clone()).collect();
+    let frozen = Arc::new(Notify::new());
+    for link in &links {
+        let node = format!("Node {node} which was running pod {}-", workload::DB);
+        let is_meant = move |op: &Op| match op {
+            Op::Put { key, value } => key.starts_with("/registry/pods/") && contains(value, node.as_bytes()),
+            Op::Delete { .. } => false,
+        };
+        link.freeze_before(Some(FreezeBeforeWrite { is_meant: Box::new(is_meant), frozen: frozen.clone() }));
+    }
+    let is_frozen = timeout(REMOVED_WITHIN, frozen.notified()).await.is_ok();
+    links.iter().for_each(|link| link.freeze_before(None));
+    links.into_iter().find(|link| is_frozen && *link.subscribe().borrow() == store::LinkState::Frozen)
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
 }
 
 /// As `kubectl drain`, for so long: asks for the eviction of each pod again and again until it is granted.

@@ -11,20 +11,18 @@ use std::{
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use http::Method;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::{
-    Api,
-    runtime::{WatchStreamExt, watcher},
-};
+use kube::Api;
 use mainstay_agent::fence::{
     ContactAnswer, RenewalOutcome,
     fence_core::FenceCore,
     state::{FenceCommand, PodList},
 };
 use mainstay_api::{
-    node_loss::{ASK_EVERY, FencePromise, Timing},
+    node_loss::{FencePromise, Timing},
     wellknown::taint::UNREACHABLE,
 };
 use mainstay_sim::requests::JSON;
+use mainstay_watch::{Event, Watch, WatchOptions};
 use tokio::time::{sleep, timeout};
 
 use super::{agent::Agent, machine::Machine, network::Host};
@@ -117,11 +115,10 @@ impl Agent {
     }
 
     async fn question(&self, witness: String) -> FinishedQuestion {
+        let wait = self.fence.lock().wait_before_asking(&witness, self.machine.boot_time());
+        self.machine.sleep(wait).await;
         let asked = self.machine.boot_time();
         let answer = timeout(self.timing.heartbeat, self.ask(&witness)).await.ok().flatten();
-        if answer.is_none() {
-            self.machine.sleep(ASK_EVERY.saturating_sub(self.machine.boot_time().saturating_sub(asked))).await;
-        }
         FinishedQuestion { witness, asked, answer }
     }
 
@@ -172,18 +169,17 @@ impl Agent {
 
     /// Follows Nodes: who may be a witness.
     pub(super) async fn follow_peers(&self) {
-        let mut news = std::pin::pin!(
-            watcher(Api::<Node>::all(self.client.clone()), watcher::Config::default()).default_backoff()
-        );
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let mut news = Watch::<Node>::new(nodes, WatchOptions::default());
         let mut listed = BTreeMap::new();
         let read = |node: &Node| (node.metadata.name.clone().unwrap_or_default(), mainstay_api::node::is_ready(node));
         while let Some(event) = news.next().await {
             match event {
-                Ok(watcher::Event::Init) => listed.clear(),
-                Ok(watcher::Event::InitApply(node)) => listed.extend([read(&node)]),
-                Ok(watcher::Event::InitDone) => *self.peers.lock() = std::mem::take(&mut listed),
-                Ok(watcher::Event::Apply(node)) => self.peers.lock().extend([read(&node)]),
-                Ok(watcher::Event::Delete(node)) => drop(self.peers.lock().remove(&read(&node).0)),
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(node)) => listed.extend([read(&node)]),
+                Ok(Event::InitDone) => *self.peers.lock() = std::mem::take(&mut listed),
+                Ok(Event::Apply(node)) => self.peers.lock().extend([read(&node)]),
+                Ok(Event::Delete(node)) => drop(self.peers.lock().remove(&read(&node).0)),
                 Err(_) => {}
             }
         }

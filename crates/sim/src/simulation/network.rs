@@ -31,7 +31,7 @@ use tokio::{
 };
 use tower::service_fn;
 
-use super::{Simulation, chance::Chance, server_clock::OnServer};
+use super::{Simulation, chance::Chance, server_clock::OnServer, store};
 
 type AnswerBody = UnsyncBoxBody<Bytes, io::Error>;
 
@@ -198,7 +198,7 @@ async fn call(
             sleep(delay).await;
             let process = simulation.server(server);
             let process = process.ok_or_else(|| io::Error::from(io::ErrorKind::ConnectionRefused))?;
-            process.link.wait_thawed().await;
+            store::wait_thawed(process.link.subscribe()).await;
             let (reply, answer) = oneshot::channel();
             OnServer::new(server, async move {
                 let _ = reply.send(process.handler.clone().handle(request, Caller::Internal(user)).await);

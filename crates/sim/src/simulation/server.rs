@@ -1,4 +1,7 @@
 //! One server process: the real API over its link to the store, leader election, controllers and scheduler.
+//!
+//! While it is frozen its electors are not polled, so that it does not notice that its terms are over; what the tasks of its terms have
+//! decided waits at the link, and goes out the moment it goes on, before anybody has looked at a clock.
 
 use std::sync::Arc;
 
@@ -19,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     server_clock::OnServer,
-    store::{LinkState, StoreLink},
+    store::{Freezable, LinkState, StoreLink},
 };
 
 pub struct ServerProcess {
@@ -58,7 +61,7 @@ impl ServerProcess {
         let elector = client::internal(handler.clone(), "elector");
         let lease = config("mainstay-controllers");
         let controllers = run_while_leading(elector.clone(), lease, stop.clone(), run_controllers);
-        tokio::spawn(OnServer::new(number, controllers));
+        tokio::spawn(OnServer::new(number, Freezable::new(&link, controllers)));
         let run_scheduler = {
             let (handler, metrics) = (handler.clone(), Metrics::register(&mut Registry::default()));
             move |term: LeaderTerm| {
@@ -68,7 +71,7 @@ impl ServerProcess {
             }
         };
         let scheduler = run_while_leading(elector, config("mainstay-scheduler"), stop.clone(), run_scheduler);
-        tokio::spawn(OnServer::new(number, scheduler));
+        tokio::spawn(OnServer::new(number, Freezable::new(&link, scheduler)));
         Self { handler, link, stop }
     }
 

@@ -9,12 +9,10 @@ use std::{
 
 use futures::StreamExt;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::{
-    Api,
-    runtime::{WatchStreamExt, watcher},
-};
+use kube::Api;
 use mainstay_api::service_table::{ServiceTable, ServiceTableSpec};
 use mainstay_sim::requests;
+use mainstay_watch::{Event, Watch, WatchOptions};
 use tokio::{sync::watch, time::timeout};
 
 use super::agent::Agent;
@@ -32,32 +30,32 @@ impl Agent {
 
     async fn follow_slices(&self, in_force: &watch::Sender<u64>) {
         let slices: Api<EndpointSlice> = Api::all(self.client.clone());
-        let mut news = std::pin::pin!(watcher(slices, watcher::Config::default()).default_backoff());
+        let mut news = Watch::<EndpointSlice>::new(slices, WatchOptions::default());
         let (mut listed, mut newest) = (Endpoints::new(), 0);
         while let Some(event) = news.next().await {
             let is_removal = match event {
-                Ok(watcher::Event::Init) => {
+                Ok(Event::Init) => {
                     listed.clear();
                     false
                 }
-                Ok(watcher::Event::InitApply(slice)) => {
+                Ok(Event::InitApply(slice)) => {
                     newest = newest.max(version(&slice));
                     listed.insert(name(&slice), ready_addresses(&slice));
                     false
                 }
-                Ok(watcher::Event::InitDone) => {
+                Ok(Event::InitDone) => {
                     self.take_time().await;
                     *self.machine.endpoints.lock() = std::mem::take(&mut listed);
                     true
                 }
-                Ok(watcher::Event::Apply(slice)) => {
+                Ok(Event::Apply(slice)) => {
                     newest = newest.max(version(&slice));
                     self.take_time().await;
                     let now = ready_addresses(&slice);
                     let before = self.machine.endpoints.lock().insert(name(&slice), now.clone());
                     before.is_some_and(|before| !before.is_subset(&now))
                 }
-                Ok(watcher::Event::Delete(slice)) => {
+                Ok(Event::Delete(slice)) => {
                     newest = newest.max(version(&slice));
                     self.take_time().await;
                     self.machine.endpoints.lock().remove(&name(&slice)).is_some()

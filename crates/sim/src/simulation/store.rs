@@ -3,12 +3,19 @@
 //! The store itself never fails: it stands for an etcd cluster that has a majority. What fails is the way to it. A link adds
 //! latency, loses answers of commits that were made, hangs while the server is frozen or cut off, and is dead with its server.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use async_trait::async_trait;
+use futures::future::BoxFuture;
 use mainstay_store::{Entry, List, Listing, Op, Outcome, Revision, Store, StoreError, Txn, Watch, WatchEvent};
+use parking_lot::Mutex;
 use tokio::{
-    sync::watch,
+    sync::{Notify, watch},
     time::{sleep, timeout},
 };
 
@@ -64,13 +71,20 @@ pub struct StoreLink {
     state: watch::Sender<LinkState>,
     quality: watch::Sender<Quality>,
     chance: Chance,
+    armed: Mutex<Option<FreezeBeforeWrite>>,
+}
+
+/// A server that freezes between a decision and its write.
+pub struct FreezeBeforeWrite {
+    pub is_meant: Box<dyn Fn(&Op) -> bool + Send + Sync>,
+    pub frozen: Arc<Notify>,
 }
 
 impl StoreLink {
     pub fn new(server: usize, store: SharedStore, chance: Chance) -> Arc<Self> {
         let quality = Quality::FAIR;
         let (state, quality) = (watch::Sender::new(LinkState::Up), watch::Sender::new(quality));
-        Arc::new(Self { server, store, state, quality, chance })
+        Arc::new(Self { server, store, state, quality, chance, armed: Mutex::default() })
     }
 
     pub fn set(&self, state: LinkState) {
@@ -87,13 +101,24 @@ impl StoreLink {
         self.quality.send_replace(quality);
     }
 
-    /// Returns once the server is not frozen.
-    pub async fn wait_thawed(&self) {
-        let _ = self.state.subscribe().wait_for(|state| *state != LinkState::Frozen).await;
+    pub fn subscribe(&self) -> watch::Receiver<LinkState> {
+        self.state.subscribe()
+    }
+
+    /// Arms or disarms: the server freezes right before it sends the next such write.
+    pub fn freeze_before(&self, write: Option<FreezeBeforeWrite>) {
+        *self.armed.lock() = write;
+    }
+
+    fn freeze_if_meant(&self, txn: &Txn) {
+        let is_meant = |armed: &mut FreezeBeforeWrite| txn.ops.iter().any(|op| (armed.is_meant)(op));
+        let Some(armed) = self.armed.lock().take_if(is_meant) else { return };
+        self.set(LinkState::Frozen);
+        armed.frozen.notify_one();
     }
 
     /// One way to the store or back.
-    pub async fn pass(&self) -> Result<(), StoreError> {
+    async fn pass(&self) -> Result<(), StoreError> {
         let latency = self.quality.borrow().latency;
         if !latency.is_zero() {
             sleep(self.chance.up_to(latency)).await;
@@ -130,6 +155,7 @@ impl Store for StoreLink {
     }
 
     async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {
+        self.freeze_if_meant(&txn);
         self.pass().await?;
         let ops = txn.ops.clone();
         let outcome = self.store.memory.commit(txn).await?;
@@ -168,6 +194,38 @@ impl Store for StoreLink {
     }
 }
 
+/// Returns once the server is not frozen.
+pub async fn wait_thawed(mut state: watch::Receiver<LinkState>) {
+    let _ = state.wait_for(|state| *state != LinkState::Frozen).await;
+}
+
+/// Polls a future of a server only while that is not frozen: its timers fire when it goes on.
+pub struct Freezable {
+    work: BoxFuture<'static, ()>,
+    state: watch::Receiver<LinkState>,
+    thaw: Option<BoxFuture<'static, ()>>,
+}
+
+impl Freezable {
+    pub fn new(link: &StoreLink, work: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self { work: Box::pin(work), state: link.subscribe(), thaw: None }
+    }
+}
+
+impl Future for Freezable {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if *self.state.borrow() == LinkState::Frozen {
+            let thaw = wait_thawed(self.state.clone());
+            if self.thaw.insert(Box::pin(thaw)).as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+        }
+        self.work.as_mut().poll(context)
+    }
+}
+
 struct LinkWatch {
     inner: Box<dyn Watch>,
     state: watch::Receiver<LinkState>,
@@ -192,7 +250,7 @@ impl Watch for LinkWatch {
         if !latency.is_zero() {
             sleep(self.chance.up_to(latency)).await;
         }
-        let _ = self.state.wait_for(|state| *state != LinkState::Frozen).await;
+        wait_thawed(self.state.clone()).await;
         self.arrived.take().ok_or(StoreError::Closing)
     }
 

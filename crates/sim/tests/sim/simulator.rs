@@ -3,7 +3,7 @@
 use std::process::{Command, Output};
 
 /// What CI runs. More: `cargo run -p mainstay-sim -- seeds 1000000`.
-const SEEDS: &str = "20";
+const SEEDS: &str = "30";
 
 fn simulator(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mainstay-sim"));
@@ -33,4 +33,13 @@ fn a_replay_is_the_same_run_and_can_be_read() {
 fn no_invariant_is_broken() {
     let ran = text(&simulator(&["seeds", SEEDS]));
     assert!(ran.contains(&format!("{SEEDS} seeds from 0, 0 broke an invariant")), "{ran}");
+}
+
+/// With few seeds each: `tests/README.md` says how many it took.
+#[test]
+fn it_is_noticed_when_a_safeguard_is_taken_away() {
+    for safeguard in ["fencing", "drain", "budget", "lease-term"] {
+        let ran = text(&simulator(&["seeds", "60", "--most", "1", "--without", safeguard]));
+        assert!(ran.contains("to see it: "), "without {safeguard}: {ran}");
+    }
 }
