@@ -12,7 +12,7 @@ use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, Preconditions},
 };
-use mainstay_agent::{join, servers::Servers, settings::Settings};
+use mainstay_agent::{host_services::publisher::withdraw_all, join, servers::Servers, settings::Settings};
 use mainstay_files::{Durability, PRIVATE_FILE, write_atomic};
 use serde::{Deserialize, Serialize};
 
@@ -55,9 +55,13 @@ impl ApiContact {
         write_atomic(&directory.join("api.json"), &serde_json::to_vec(self)?, PRIVATE_FILE, Durability::Durable)
     }
 
-    /// Removes all pods of this node from the API, now that nothing of them runs. Returns how many.
+    /// Removes all pods and services of this node from the API, now that nothing of them runs. Returns how many pods.
     pub async fn remove_pods(&self, directory: &Path) -> anyhow::Result<usize> {
-        let removed = async { remove_pods(&self.connect(directory).await?, &self.node).await };
+        let removed = async {
+            let client = self.connect(directory).await?;
+            withdraw_all(&client, &self.node).await.context("withdraw the services of this machine")?;
+            remove_pods(&client, &self.node).await
+        };
         let removed = tokio::time::timeout(DEADLINE, removed).await;
         removed.map_err(|_| anyhow!("{} does not answer", self.servers.join(", ")))?
     }

@@ -92,6 +92,8 @@ fn has_modes_of_its_own(path: &[&str]) -> bool {
         [first] => !OURS.contains(first),
         ["volumes", _] => true,
         ["agent", "pods", _, "volumes" | "etc", _] => true,
+        // Filesystems of volumes that a cloud attached.
+        ["agent", "attached", _, "mount"] => true,
         ["agent", "pods", _, "subpaths" | "containers", _, _] => true,
         // Records of the library that makes containers.
         ["runtime", "sandboxes", _, "containers", _, "oci", _] => true,
@@ -119,6 +121,7 @@ mod tests {
             "volumes/pv/file",
             "agent/pods/u/volumes/v/file",
             "agent/pods/u/etc/hosts",
+            "agent/attached/v/mount/file",
             "agent/pods/u/containers/c/0.termination",
             "runtime/images/layers/h/fs/bin",
             "runtime/images/rootfs/c/upper/bin",
@@ -144,7 +147,7 @@ mod tests {
         assert_eq!(found, [RestrictedPath { path: data.clone(), previous_mode: 0o755 }]);
         assert!(restrict_data(&data).unwrap().len() > ours.len());
         let mode = |path: &str| data.join(path).metadata().unwrap().permissions().mode() & 0o7777;
-        assert_eq!(shared.map(mode), [0o644; 8]);
+        assert_eq!(shared.map(mode), [0o644; 9]);
         assert_eq!(ours.map(mode), [0o600; 7]);
         assert!(create(&data).unwrap().is_empty() && restrict_data(&data).unwrap().is_empty());
     }

@@ -13,23 +13,26 @@ use mainstay_agent::{
     agent::{Agent, AgentState, Config, ControlPlane, Engine},
     leftovers::{Instance, InstanceRecord},
     machine_steps::DrainOwnNode,
-    node::ended::DownNotice,
+    node::{ended::DownNotice, measured_allocatable},
     servers::Servers,
     services::{NamesSettings, dns_address},
-    settings::{Eviction, Network, Offering, Reserved, RestartBackoff, Settings},
+    settings::{Eviction, Network, Offering, Reserved, RestartBackoff, RouteCheck, Settings},
     tls::Identity,
 };
-use mainstay_api::{node_loss::Timing, pod::DEFAULT_TERMINATION_GRACE_SECONDS};
+use mainstay_api::{node_loss::Timing, pod::DEFAULT_TERMINATION_GRACE_SECONDS, roles::ReservationExceeds};
 use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, write_atomic};
 use mainstay_network::{Range, conntrack};
 use mainstay_runtime::{cgroup, images::what_overlay_lacks};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    cli::{CommonOptions, MachineOptions, NetworkChoice, RuntimeChoice, is_root},
+    cli::{CommonOptions, MachineOptions, NetworkChoice, RouteCheckChoice, RuntimeChoice, is_root},
     cluster_settings::ClusterSettings,
     config_file, data_dir,
-    drain::on_stop::{drain_before_update, drain_own_node},
+    drain::{
+        on_stop::{drain_before_update, drain_own_node},
+        shutdown_inhibitor,
+    },
     exit::Exit,
     process, run,
     server::reachable,
@@ -145,6 +148,7 @@ impl LocalAgent {
     pub async fn run(self, stop: CancellationToken) {
         let Some(DrainOnStop { client, timeout }) = self.drain_on_stop else { return self.agent.run(stop).await };
         let (node, ended) = (self.agent.settings().node_name.clone(), CancellationToken::new());
+        let stopped = CancellationToken::new();
         let drain = async {
             stop.cancelled().await;
             if !run::is_restarting() {
@@ -152,7 +156,11 @@ impl LocalAgent {
             }
             ended.cancel();
         };
-        tokio::join!(self.agent.run_with_drain(ended.clone(), stop.clone()), drain);
+        let agent = async {
+            self.agent.run_with_drain(ended.clone(), stop.clone()).await;
+            stopped.cancel();
+        };
+        tokio::join!(agent, drain, shutdown_inhibitor::hold_until(stopped.clone(), timeout));
     }
 }
 
@@ -268,7 +276,7 @@ pub fn address(options: &MachineOptions) -> Option<IpAddr> {
 }
 
 pub fn settings(options: &MachineOptions, common: &CommonOptions, data_dir: &Path) -> Result<Settings, Exit> {
-    Ok(Settings {
+    let settings = Settings {
         node_name: node_name(options)?,
         addresses: addresses(options),
         port: options.agent_port,
@@ -292,6 +300,7 @@ pub fn settings(options: &MachineOptions, common: &CommonOptions, data_dir: &Pat
             ttl: common.offer_ttl.unwrap_or(Offering::default().ttl),
             automatic: options.host_ports.clone(),
             explicit: options.explicit_host_ports.clone(),
+            roles: options.role.clone(),
         },
         cluster_domain: common.cluster_domain.clone(),
         network: match options.network {
@@ -299,7 +308,13 @@ pub fn settings(options: &MachineOptions, common: &CommonOptions, data_dir: &Pat
             NetworkChoice::Host => Network::Host,
         },
         drain_timeout: options.drain_timeout,
+        disks_by_id: options.disks_by_id.clone(),
         slow_start_limit: options.slow_start_limit,
+        route_check: match options.route_check {
+            RouteCheckChoice::Off => RouteCheck::Off,
+            RouteCheckChoice::Redirect => RouteCheck::Redirect,
+            RouteCheckChoice::Peers => RouteCheck::Peers,
+        },
         termination_grace: options.termination_grace,
         restart_backoff: RestartBackoff {
             first: options.restart_backoff,
@@ -307,8 +322,23 @@ pub fn settings(options: &MachineOptions, common: &CommonOptions, data_dir: &Pat
             reset_after: options.restart_backoff_reset,
         },
         machine: common.config.as_deref().map(config_file::machine_commands).transpose()?.flatten(),
+        machine_files: common.config.as_deref().map(config_file::machine_files).transpose()?.unwrap_or_default(),
         ..directory_settings(data_dir)
-    })
+    };
+    check_roles(&settings)?;
+    Ok(settings)
+}
+
+/// Refuses to reserve more for roles than this machine has.
+fn check_roles(settings: &Settings) -> Result<(), Exit> {
+    let Offering { automatic, explicit, roles, .. } = &settings.offering;
+    if roles.is_empty() {
+        return Ok(());
+    }
+    match ReservationExceeds::find(&measured_allocatable(settings), (automatic, explicit), roles) {
+        Some(error) => Err(Exit::Refused(anyhow!("--role {error}"))),
+        None => Ok(()),
+    }
 }
 
 /// Where everything lies below a data directory, and otherwise nothing.
@@ -336,9 +366,12 @@ pub fn directory_settings(data_dir: &Path) -> Settings {
         termination_grace: TERMINATION_GRACE,
         restart_backoff: RestartBackoff::default(),
         timing: Timing::default(),
+        disks_by_id: Default::default(),
         slow_start_limit: Duration::ZERO,
+        route_check: RouteCheck::Off,
         status_interval: STATUS_INTERVAL,
         machine: None,
+        machine_files: Vec::new(),
     }
 }
 

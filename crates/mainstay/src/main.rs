@@ -3,8 +3,11 @@
 mod agent;
 mod api_contact;
 mod authentication;
+mod authorities;
 mod backup;
 mod cli;
+mod cloud_command;
+mod cloud_manager;
 mod cluster_settings;
 mod config;
 mod config_file;
@@ -33,11 +36,13 @@ mod run;
 mod scheduler;
 mod secrets;
 mod server;
+mod service_command;
 mod sim;
 mod state_dump;
 mod store_dir;
 mod stores;
 mod template_renderer;
+mod terminal;
 mod token;
 mod up;
 mod upgrade;
@@ -59,7 +64,7 @@ fn main() -> std::process::ExitCode {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == "shim") {
         return mainstay_runtime::builtin::shim::main(std::env::args_os().skip(2));
     }
-    // One for every template that is rendered, with limits of its own.
+    // A few that render templates, with limits of their own.
     if std::env::args_os().nth(1).is_some_and(|argument| argument == template_renderer::ARGUMENT) {
         return template_renderer::main();
     }
@@ -80,7 +85,9 @@ fn main() -> std::process::ExitCode {
         Command::Secrets(options) => secrets::run(&options),
         Command::Token(options) => token::run(&options),
         Command::Machine(options) => machine_command::run(&options),
+        Command::Cloud(options) => cloud_command::run(&options),
         Command::Release(options) => release_command::run(&options),
+        Command::Service(options) => service_command::run(&options),
         Command::Why(options) => why::run(&options),
         Command::Needs(options) => needs::run(&options),
         Command::Config(options) => config::run(&options),

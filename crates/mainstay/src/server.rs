@@ -35,8 +35,9 @@ use mainstay_server::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    authentication,
+    authentication, authorities,
     cli::{AuditOptions, ServerOptions},
+    cloud_manager::{self, CloudManager},
     cluster_settings::ClusterSettings,
     controller_ports::{ServerAuthority, StoreMigrator, StoreSweeper},
     exit::Exit,
@@ -44,7 +45,7 @@ use crate::{
     scheduler::Scheduler,
     store_dir,
     stores::{self, OpenStore},
-    template_renderer::RenderProcess,
+    template_renderer::RenderPool,
 };
 
 /// How long requests under way may take to end once the server stops.
@@ -72,6 +73,8 @@ pub struct Server {
     handler: Arc<Handler>,
     controllers: mainstay_controllers::Settings,
     controller_metrics: ControllerMetrics,
+    /// The controllers of the cloud, if there is one.
+    cloud: Option<CloudManager>,
     scheduler: Scheduler,
     listener: Listener,
     /// Where pods reach this server, if the listener is for this machine alone.
@@ -115,6 +118,11 @@ impl Server {
         names.push(format!("kubernetes.default.svc.{}", cluster.cluster_domain));
         names.extend(pods_at.map(|address| address.to_string()));
         let names = serve::names(listen, &names, service_address);
+        if let Some(from) = &options.authorities {
+            let adopted = authorities::adopt(from, &data_dir.join("pki"));
+            adopted
+                .map_err(|error| Exit::Refused(anyhow!(error).context(format!("--authorities {}", from.display()))))?;
+        }
         if let OpenStore::Etcd(_) = &opened {
             pki::share(&*encryption.store(), &data_dir.join("pki")).await.map_err(|e| Exit::Refused(anyhow!(e)))?;
         }
@@ -155,6 +163,7 @@ impl Server {
         let (scheduler, mut registry) = Scheduler::new(scheduling);
         let audit = open_audit(&options.audit, &data_dir)?;
         let controller_metrics = ControllerMetrics::register(&mut registry);
+        let cloud = CloudManager::from_options(&options.cloud, &mut registry)?;
         let handler = handler.with_agents(agents).with_metrics(registry).with_debug(scheduler.debug());
         let handler = handler.with_audit(audit.clone());
         let handler = Arc::new(handler);
@@ -179,7 +188,7 @@ impl Server {
             expiry_sweeper: None, // one for each term
             storage_migrator: None,
             consumer_notifier: None,
-            template_renderer: Some(Arc::new(RenderProcess::default())),
+            template_renderer: Some(Arc::new(RenderPool::default())),
         };
         Ok(Self {
             store_dir: store_dir::locate(&data_dir, options.place.store_dir.as_deref()),
@@ -195,6 +204,7 @@ impl Server {
             handler,
             controllers,
             controller_metrics,
+            cloud,
             scheduler,
             listener,
             pod_listener,
@@ -246,8 +256,12 @@ impl Server {
         let client = client::user(self.handler.clone(), CONTROLLERS_USER, None);
         let control = {
             let (handler, settings, metrics) = (self.handler.clone(), self.controllers, self.controller_metrics);
-            move |fence: Option<Arc<Fence>>, stop| {
+            let cloud = self.cloud;
+            move |fence: Option<Arc<Fence>>, stop: CancellationToken| {
                 let clients = fenced_clients(&handler, fence.as_ref());
+                let cloud = cloud
+                    .clone()
+                    .map(|cloud| cloud.run(clients.for_account(cloud_manager::ACCOUNT), metrics.clone(), stop.clone()));
                 let sweeper = StoreSweeper { handler: handler.clone(), fence: fence.clone() };
                 let migrator = StoreMigrator { handler: handler.clone(), fence };
                 let settings = mainstay_controllers::Settings {
@@ -255,7 +269,10 @@ impl Server {
                     storage_migrator: Some(Arc::new(migrator)),
                     ..settings.clone()
                 };
-                run_with_metrics(clients, settings, metrics.clone(), stop)
+                let controllers = run_with_metrics(clients, settings, metrics.clone(), stop);
+                async move {
+                    tokio::join!(controllers, futures::future::OptionFuture::from(cloud));
+                }
             }
         };
         let stop_working = self.stop_working.clone();
@@ -351,6 +368,7 @@ fn settings(options: &ServerOptions) -> Settings {
         node_pod_bits: options.node_pod_range_size,
         service_range: (options.common.service_range.base(), options.common.service_range.bits()),
         toleration_seconds: i64::try_from(options.node_loss.unreachable_toleration.as_secs()).unwrap_or(i64::MAX),
+        default_pod_roles: options.default_pod_roles.clone(),
         pod_security: PodSecuritySettings {
             enforce: options.pod_security_enforce.unwrap_or(stock.enforce),
             warn: options.pod_security_warn.unwrap_or(stock.warn),

@@ -1,11 +1,15 @@
-//! Renders ConfigTemplates in a short-lived process of this program, bounded in memory and time.
+//! Renders ConfigTemplates in a few long-lived processes of this program, each bounded in memory and time.
 //!
-//! Whoever may write templates of a namespace may not harm the server: a template can double a text with every step, which the engine does not bound. The
-//! process is given the template and its inputs on its standard input and answers on its standard output; should it take too much it dies alone.
+//! Whoever may write templates of a namespace may not harm the server: a template can double a text with every step, which the engine does not bound. A process
+//! is sent one job after the other on its standard input and answers each on its standard output, both as frames: a length, then JSON. A job that takes too much
+//! memory or CPU time kills its process, and that is the job's failure alone: the next job gets another process. Time is counted per job, memory from a process
+//! that is replaced after [`MOST_JOBS`] jobs, so that nothing of one template stays for those after it for long.
+//!
+//! One process per job was refused: starting one costs ten times as much as rendering a usual template, and a Service may have a thousand readers.
 
 use std::{
     collections::BTreeMap,
-    io::{Read, Write},
+    io::{self, Read, Write},
     process::{ExitCode, Stdio},
     time::Duration,
 };
@@ -13,19 +17,34 @@ use std::{
 use futures::future::BoxFuture;
 use mainstay_controllers::TemplateRenderer;
 use mainstay_templates::{TemplateError, render};
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::{
+    resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit},
+    time::TimeValLike,
+};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::{io::AsyncWriteExt, process::Command, sync::Semaphore};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    process::{Child, ChildStdin, ChildStdout, Command},
+    sync::Semaphore,
+};
 
 /// The argument with which the program is one of these processes.
 pub const ARGUMENT: &str = "render-template";
 /// Of such a process, the program's own pages not included.
 const MAX_MEMORY: u64 = 256 << 20;
+/// Of each job.
 const MAX_CPU_SECONDS: u64 = 10;
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// How many there are at a time.
 const MAX_PROCESSES: usize = 2;
+/// A process that has rendered so many is replaced.
+const MOST_JOBS: usize = 1000;
+/// One that nobody needed for so long ends.
+const IDLE: Duration = Duration::from_secs(30);
+/// No job and no reply is larger.
+const LARGEST_FRAME: u32 = 128 << 20;
 
 #[derive(Serialize, Deserialize)]
 struct Job {
@@ -33,45 +52,101 @@ struct Job {
     inputs: BTreeMap<String, Value>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 enum RenderReply {
     Rendered(String),
     Failed { line: Option<usize>, problem: String, detail: Option<String> },
 }
 
-/// The process: one template.
+/// The process: one template after the other, until its input ends.
 pub fn main() -> ExitCode {
-    let bounded = setrlimit(Resource::RLIMIT_DATA, MAX_MEMORY, MAX_MEMORY)
-        .and_then(|()| setrlimit(Resource::RLIMIT_CPU, MAX_CPU_SECONDS, MAX_CPU_SECONDS))
-        .and_then(|()| setrlimit(Resource::RLIMIT_CORE, 0, 0));
+    let bounded =
+        setrlimit(Resource::RLIMIT_DATA, MAX_MEMORY, MAX_MEMORY).and_then(|()| setrlimit(Resource::RLIMIT_CORE, 0, 0));
     // The first to go when the machine has no memory left.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
-    let mut input = Vec::new();
-    if bounded.is_err() || std::io::stdin().read_to_end(&mut input).is_err() {
+    if bounded.is_err() {
         return ExitCode::FAILURE;
     }
-    let Ok(Job { template, inputs }) = serde_json::from_slice(&input) else { return ExitCode::FAILURE };
-    drop(input);
-    let answer = match render(&template, &inputs) {
+    let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
+    loop {
+        match serve_job(&mut input, &mut output) {
+            Ok(true) => {}
+            Ok(false) => return ExitCode::SUCCESS,
+            Err(_) => return ExitCode::FAILURE,
+        }
+    }
+}
+
+/// Says whether there was one.
+fn serve_job(input: &mut impl Read, output: &mut impl Write) -> io::Result<bool> {
+    let mut length = [0; 4];
+    match input.read_exact(&mut length) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+        other => other?,
+    }
+    let mut job = vec![0; frame_length(length)?];
+    input.read_exact(&mut job)?;
+    limit_cpu_time()?;
+    let Job { template, inputs } = serde_json::from_slice(&job)?;
+    drop(job);
+    let reply = match render(&template, &inputs) {
         Ok(content) => RenderReply::Rendered(content),
         Err(TemplateError { line, problem, detail }) => RenderReply::Failed { line, problem, detail },
     };
-    let written = serde_json::to_vec(&answer).map(|answer| std::io::stdout().write_all(&answer));
-    if matches!(written, Ok(Ok(()))) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    output.write_all(&frame(&reply)?)?;
+    output.flush()?;
+    Ok(true)
+}
+
+/// What this process may use from now on, beyond what it has used.
+fn limit_cpu_time() -> io::Result<()> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+    let used = usage.user_time().num_seconds() + usage.system_time().num_seconds();
+    let limit = u64::try_from(used).unwrap_or_default() + 1 + MAX_CPU_SECONDS;
+    let (_, most) = getrlimit(Resource::RLIMIT_CPU)?;
+    Ok(setrlimit(Resource::RLIMIT_CPU, limit.min(most), most)?)
+}
+
+fn frame_length(bytes: [u8; 4]) -> io::Result<usize> {
+    let length = u32::from_be_bytes(bytes);
+    if length > LARGEST_FRAME {
+        return Err(io::Error::other("a frame is too large"));
+    }
+    usize::try_from(length).map_err(io::Error::other)
+}
+
+fn frame(content: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; 4];
+    serde_json::to_writer(&mut bytes, content)?;
+    let length = u32::try_from(bytes.len() - 4).ok().filter(|length| *length <= LARGEST_FRAME);
+    let length = length.ok_or_else(|| io::Error::other("the inputs are too large"))?;
+    bytes[..4].copy_from_slice(&length.to_be_bytes());
+    Ok(bytes)
 }
 
 /// Renders in such processes.
-pub struct RenderProcess {
+pub struct RenderPool {
     seats: Semaphore,
+    /// Processes that wait for a job; never more than there are seats.
+    idle: Mutex<Vec<RenderProcess>>,
 }
 
-impl Default for RenderProcess {
+impl Default for RenderPool {
     fn default() -> Self {
-        Self { seats: Semaphore::new(MAX_PROCESSES) }
+        Self { seats: Semaphore::new(MAX_PROCESSES), idle: Mutex::default() }
     }
 }
 
-impl TemplateRenderer for RenderProcess {
+/// A process, which ends when this is dropped.
+struct RenderProcess {
+    _process: Child,
+    input: ChildStdin,
+    output: ChildStdout,
+    jobs: usize,
+    idle_since: tokio::time::Instant,
+}
+
+impl TemplateRenderer for RenderPool {
     fn render(
         &self,
         template: String,
@@ -80,7 +155,11 @@ impl TemplateRenderer for RenderProcess {
         Box::pin(async move {
             let _seat = self.seats.acquire().await;
             let failed = |problem: String| Err(TemplateError { line: None, problem, detail: None });
-            match tokio::time::timeout(TIMEOUT, run(&Job { template, inputs })).await {
+            let job = match frame(&Job { template, inputs }) {
+                Ok(job) => job,
+                Err(error) => return failed(format!("cannot be rendered: {error}")),
+            };
+            match tokio::time::timeout(TIMEOUT, self.run(&job)).await {
                 Ok(Ok(Some(RenderReply::Rendered(content)))) => Ok(content),
                 Ok(Ok(Some(RenderReply::Failed { line, problem, detail }))) => {
                     Err(TemplateError { line, problem, detail })
@@ -95,23 +174,85 @@ impl TemplateRenderer for RenderProcess {
     }
 }
 
-/// Nothing if the process died.
-async fn run(job: &Job) -> std::io::Result<Option<RenderReply>> {
-    let mut process = Command::new("/proc/self/exe");
-    // The allocator would reserve more than there may be before the limit is set.
-    process.env_clear().env("MIMALLOC_ARENA_RESERVE", "0");
-    process.arg(ARGUMENT).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut process = process.kill_on_drop(true).spawn()?;
-    let mut stdin = process.stdin.take().ok_or_else(|| std::io::Error::other("no standard input"))?;
-    let input = serde_json::to_vec(job)?;
-    // One that dies early closes its input; its end says more than that.
-    let feed = async move {
-        let _ = stdin.write_all(&input).await;
-    };
-    let ((), output) = tokio::join!(feed, process.wait_with_output());
-    let output = output?;
-    if !output.status.success() {
-        return Ok(None);
+impl RenderPool {
+    /// Nothing if the process died of the job. One that had died before it is not the job's fault: it is tried once more.
+    async fn run(&self, job: &[u8]) -> io::Result<Option<RenderReply>> {
+        if let Some(mut process) = self.take_idle() {
+            match process.exchange(job).await {
+                Ok(reply) => return Ok(Some(self.give_back(process, reply))),
+                Err(error) => tracing::debug!(%error, "a renderer of templates ended; the job is tried in a new one"),
+            }
+        }
+        let mut process = RenderProcess::start()?;
+        Ok(process.exchange(job).await.ok().map(|reply| self.give_back(process, reply)))
     }
-    Ok(serde_json::from_slice(&output.stdout).ok())
+
+    fn take_idle(&self) -> Option<RenderProcess> {
+        let mut idle = self.idle.lock();
+        idle.retain(|process| process.idle_since.elapsed() < IDLE);
+        idle.pop()
+    }
+
+    fn give_back(&self, mut process: RenderProcess, reply: RenderReply) -> RenderReply {
+        process.jobs += 1;
+        process.idle_since = tokio::time::Instant::now();
+        if process.jobs < MOST_JOBS {
+            self.idle.lock().push(process);
+        }
+        reply
+    }
+}
+
+impl RenderProcess {
+    fn start() -> io::Result<Self> {
+        let mut command = Command::new("/proc/self/exe");
+        // The allocator would reserve more than there may be before the limit is set.
+        command.env_clear().env("MIMALLOC_ARENA_RESERVE", "0");
+        command.arg(ARGUMENT).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = command.kill_on_drop(true).spawn()?;
+        let input = process.stdin.take().ok_or_else(|| io::Error::other("no standard input"))?;
+        let output = process.stdout.take().ok_or_else(|| io::Error::other("no standard output"))?;
+        Ok(Self { _process: process, input, output, jobs: 0, idle_since: tokio::time::Instant::now() })
+    }
+
+    async fn exchange(&mut self, job: &[u8]) -> io::Result<RenderReply> {
+        self.input.write_all(job).await?;
+        let mut length = [0; 4];
+        self.output.read_exact(&mut length).await?;
+        let mut reply = vec![0; frame_length(length)?];
+        self.output.read_exact(&mut reply).await?;
+        Ok(serde_json::from_slice(&reply)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_are_served_one_after_the_other_until_the_input_ends() {
+        let job = |template: &str| frame(&Job { template: template.to_owned(), inputs: BTreeMap::new() }).unwrap();
+        let jobs = [job("one"), job("{{ nothing }}"), job("two")].concat();
+        let (mut input, mut output) = (jobs.as_slice(), Vec::new());
+        while serve_job(&mut input, &mut output).unwrap() {}
+        let mut replies = Vec::new();
+        let mut rest = output.as_slice();
+        while let Some((length, tail)) = rest.split_first_chunk::<4>() {
+            let (reply, tail) = tail.split_at(frame_length(*length).unwrap());
+            replies.push(serde_json::from_slice::<RenderReply>(reply).unwrap());
+            rest = tail;
+        }
+        assert_eq!(replies[0], RenderReply::Rendered("one".to_owned()));
+        assert!(matches!(&replies[1], RenderReply::Failed { line: Some(1), .. }), "a bad one fails alone: {replies:?}");
+        assert_eq!(replies[2], RenderReply::Rendered("two".to_owned()));
+    }
+
+    #[test]
+    fn frames_that_are_too_large_or_cut_off_are_errors() {
+        let mut output = Vec::new();
+        assert!(serve_job(&mut [0xff; 8].as_slice(), &mut output).is_err());
+        assert!(serve_job(&mut [0, 0, 0, 9, b'{'].as_slice(), &mut output).is_err());
+        assert!(serve_job(&mut [0, 0, 0, 1, b'{'].as_slice(), &mut output).is_err());
+        assert!(!serve_job(&mut [].as_slice(), &mut output).unwrap());
+    }
 }

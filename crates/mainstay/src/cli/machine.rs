@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum};
 use mainstay_api::{
     ports::{DEFAULT_AUTOMATIC_PORTS, DEFAULT_EXPLICIT_PORTS, PortRanges},
     quantity::Quantity,
+    roles::RoleReservation,
     validation::names,
 };
 
@@ -44,9 +45,17 @@ pub struct MachineOptions {
     #[arg(long, env = "MAINSTAY_NODE_TAINT", value_name = "KEY=VALUE:EFFECT", value_delimiter = ',')]
     pub node_taint: Vec<String>,
 
+    /// Where this machine names its disks by what they are; volumes of a cloud are found there
+    #[arg(long, env = "MAINSTAY_DISKS_BY_ID", value_name = "DIR", default_value = "/dev/disk/by-id")]
+    pub disks_by_id: PathBuf,
+
     /// Report a pod that has started no container for so long, with the step it hangs in; 0s for never
     #[arg(long, env = "MAINSTAY_SLOW_START_LIMIT", value_name = "TIME", default_value = "2m", value_parser = super::duration)]
     pub slow_start_limit: std::time::Duration,
+
+    /// How to measure whether the router of a cloud routes to this machine's pods: by the router's ICMP `redirect`s, by echo requests to `peers`, or not
+    #[arg(long, env = "MAINSTAY_ROUTE_CHECK", value_enum, default_value_t = RouteCheckChoice::Off)]
+    pub route_check: RouteCheckChoice,
 
     /// Evict the pods of this machine before it stops, as far as their budgets allow
     #[arg(long, env = "MAINSTAY_DRAIN_ON_STOP")]
@@ -91,6 +100,11 @@ pub struct MachineOptions {
     /// Host ports that pods may ask for by number; `none` for none
     #[arg(long, env = "MAINSTAY_EXPLICIT_HOST_PORTS", value_name = "RANGES", default_value = DEFAULT_EXPLICIT_PORTS, value_parser = ports)]
     pub explicit_host_ports: PortRanges,
+
+    /// Part of this machine that is kept for pods which name the role; may be given several times, in the environment separated by
+    /// semicolons. What no role has is the role `*`
+    #[arg(long, env = "MAINSTAY_ROLE", value_name = "ROLE=RESOURCE:AMOUNT,…", value_delimiter = ';', value_parser = RoleReservation::from_str)]
+    pub role: Vec<RoleReservation>,
 
     /// Where pods have their addresses: `bridge`, or `host` where those would not be routed
     #[arg(long, env = "MAINSTAY_NETWORK", value_enum, default_value_t = NetworkChoice::Bridge)]
@@ -139,6 +153,13 @@ pub struct MachineOptions {
     /// Registries that are spoken to without TLS
     #[arg(long, env = "MAINSTAY_INSECURE_REGISTRY", value_name = "HOST:PORT", value_delimiter = ',')]
     pub insecure_registry: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RouteCheckChoice {
+    Off,
+    Redirect,
+    Peers,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -1,5 +1,7 @@
 //! The command line. Every flag is also an environment variable and a key of the `--config` file.
 
+mod cloud;
+mod klusters;
 mod machine;
 mod node_loss;
 mod scheduler;
@@ -12,14 +14,16 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use mainstay_agent::leftovers::Instance;
 
 pub use self::{
-    machine::{MachineOptions, NetworkChoice, RuntimeChoice, label},
+    cloud::CloudOptions,
+    machine::{MachineOptions, NetworkChoice, RouteCheckChoice, RuntimeChoice, label},
     server::{AuditOptions, ServerOptions},
     sim::SimOptions,
 };
 use crate::{
-    config::ConfigOptions, config_file, convert::ConvertOptions, demo::web::WebOptions, drain::DrainOptions,
-    exit::Exit, image::ImageOptions, machine_command::MachineCommandOptions, needs::NeedsOptions,
-    release_command::ReleaseOptions, secrets::SecretsOptions, token::TokenOptions, upgrade::UpgradeOptions,
+    cloud_command::CloudCommandOptions, config::ConfigOptions, config_file, convert::ConvertOptions,
+    demo::web::WebOptions, drain::DrainOptions, exit::Exit, image::ImageOptions,
+    machine_command::MachineCommandOptions, needs::NeedsOptions, release_command::ReleaseOptions,
+    secrets::SecretsOptions, service_command::ServiceOptions, token::TokenOptions, upgrade::UpgradeOptions,
     why::WhyOptions,
 };
 
@@ -36,9 +40,9 @@ pub enum Command {
     /// Start a cluster on this machine
     Up(Box<UpOptions>),
     /// Start a server that other machines can reach
-    Server(ServerOptions),
+    Server(Box<ServerOptions>),
     /// Run pods on this machine for a server elsewhere
-    Agent(AgentOptions),
+    Agent(Box<AgentOptions>),
     /// Stop what runs on this machine; its containers run on
     Stop(StopOptions),
     /// Stop what runs on this machine, end its pods, and leave nothing behind but the data directory
@@ -59,8 +63,12 @@ pub enum Command {
     Token(TokenOptions),
     /// Machines: which are expected, seen, failing, and at which version
     Machine(MachineCommandOptions),
+    /// What this cluster has in a cloud, and what is left there
+    Cloud(CloudCommandOptions),
     /// Bring machines to a version in waves: show, hold, approve, pause, undo and abort releases
     Release(ReleaseOptions),
+    /// Services of this machine's own programs: publish, withdraw, report and show them
+    Service(ServiceOptions),
     /// Say why a pod, workload, Service, claim, node or namespace is not as it should be, and what to do next
     Why(WhyOptions),
     /// Show what pods need of each other, and what they wait for
@@ -305,7 +313,9 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
         | Command::Secrets(_)
         | Command::Token(_)
         | Command::Machine(_)
+        | Command::Cloud(_)
         | Command::Release(_)
+        | Command::Service(_)
         | Command::Why(_)
         | Command::Needs(_)
         | Command::Config(_)
@@ -330,7 +340,7 @@ mod tests {
     fn up(args: &[&str]) -> ServerOptions {
         match parsed(args) {
             Ok(Command::Up(options)) => options.server,
-            Ok(Command::Server(options)) => options,
+            Ok(Command::Server(options)) => *options,
             Ok(other) => panic!("{other:?}"),
             Err(Exit::Usage(error)) => panic!("{error}"),
             Err(Exit::Refused(error) | Exit::Failed(error)) => panic!("{error:#}"),

@@ -3,9 +3,12 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
+use mainstay_api::roles::{ANY_ROLE, PodRoles, is_role_name};
 use mainstay_server::settings::PodSecurityLevel;
 
-use super::{CommonOptions, DataDir, StoreDir, node_loss::NodeLossOptions, scheduler::SchedulerOptions, seconds};
+use super::{
+    CloudOptions, CommonOptions, DataDir, StoreDir, node_loss::NodeLossOptions, scheduler::SchedulerOptions, seconds,
+};
 
 #[derive(Debug, Args)]
 pub struct ServerOptions {
@@ -30,6 +33,10 @@ pub struct ServerOptions {
     /// More names or addresses for the server's certificate
     #[arg(long, env = "MAINSTAY_TLS_SAN", value_name = "NAME", value_delimiter = ',')]
     pub tls_san: Vec<String>,
+
+    /// Directory with ca.crt, ca.key, node-ca.crt and node-ca.key: authorities to use in place of its own
+    #[arg(long, env = "MAINSTAY_AUTHORITIES", value_name = "DIR")]
+    pub authorities: Option<PathBuf>,
 
     /// Where objects are stored: `file`, or `etcd://HOST:PORT,HOST:PORT`
     #[arg(long, env = "MAINSTAY_STORE", default_value = "file")]
@@ -57,11 +64,19 @@ pub struct ServerOptions {
     #[command(flatten)]
     pub scheduler: SchedulerOptions,
 
+    /// Roles of machines that pods may use which name none themselves, in the order of preference; `*` is what no role has.
+    /// The same on all servers
+    #[arg(long, env = "MAINSTAY_DEFAULT_POD_ROLES", value_name = "ROLE,…", default_value = ANY_ROLE, value_parser = pod_roles)]
+    pub default_pod_roles: PodRoles,
+
     #[command(flatten)]
     pub node_loss: NodeLossOptions,
 
     #[command(flatten)]
     pub audit: AuditOptions,
+
+    #[command(flatten)]
+    pub cloud: CloudOptions,
 
     /// Pod Security Standard that pods must meet in namespaces without a label: privileged, baseline or restricted
     /// [default: baseline; privileged with --demo]
@@ -121,6 +136,20 @@ pub struct ServerOptions {
     /// [default: 2s with etcd, where there may be others, else 0s]
     #[arg(long, env = "MAINSTAY_SHUTDOWN_DELAY_DURATION", value_name = "TIME", value_parser = super::duration)]
     pub shutdown_delay_duration: Option<std::time::Duration>,
+}
+
+/// `batch,*`.
+fn pod_roles(text: &str) -> Result<PodRoles, String> {
+    let roles = PodRoles::parse(text);
+    if roles.is_empty() {
+        return Err("must name at least one role, such as `*` or `batch,*`: other pods could not be placed".to_owned());
+    }
+    match roles.names().iter().find(|role| *role != ANY_ROLE && !is_role_name(role)) {
+        Some(role) => {
+            Err(format!("{role:?} is not the name of a role: `*`, or at most 63 small letters, digits and dashes"))
+        }
+        None => Ok(roles),
+    }
 }
 
 impl ServerOptions {

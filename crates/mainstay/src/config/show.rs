@@ -4,10 +4,14 @@ use std::fmt::Write as _;
 
 use mainstay_api::config_template::{CURRENT, ConfigTemplate, HistoryEntry};
 
+use crate::terminal::printable;
+
 pub fn status(template: &ConfigTemplate) -> String {
     let status = template.status.clone().unwrap_or_default();
     let mut out = String::new();
-    let mut line = |label: &str, text: &str| writeln!(out, "{:<11} {text}", format!("{label}:")).unwrap_or_default();
+    let mut line = |label: &str, text: &str| {
+        writeln!(out, "{:<11} {}", format!("{label}:"), printable(text)).unwrap_or_default();
+    };
     line("version", status.version.as_deref().unwrap_or("none yet"));
     if let Some(target) = &status.target {
         line("on its way", &format!("{} since {}", target.version, target.began.0));
@@ -39,7 +43,7 @@ pub fn history(entries: &[HistoryEntry]) -> String {
             entry.result.clone(),
             or_dash(entry.changed.join(",")),
             or_dash(entry.manager.clone().unwrap_or_default()),
-            entry.message.clone(),
+            printable(&entry.message),
         ]
     });
     let rows: Vec<[String; 6]> = std::iter::once(header).chain(rows).collect();

@@ -25,6 +25,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use serde::Deserialize;
 use serde_json::json;
 
 use self::caller::Caller;
@@ -274,7 +275,7 @@ fn describe(number: usize, program: &str, token: &str) -> anyhow::Result<Pod> {
             "volumes": [{ "name": "program", "hostPath": { "path": program, "type": "File" } }],
         },
     });
-    serde_json::from_value(pod).context("describe a pod")
+    Pod::deserialize(&pod).context("describe a pod")
 }
 
 fn name(number: usize) -> String {
@@ -286,7 +287,7 @@ fn service() -> anyhow::Result<Service> {
         "metadata": { "name": NAME, "labels": { "app": NAME } },
         "spec": { "selector": { "app": NAME }, "ports": [{ "port": SERVICE_PORT, "targetPort": PORT }] },
     });
-    serde_json::from_value(service).context("describe the service")
+    Service::deserialize(&service).context("describe the service")
 }
 
 /// Looks again until there is an answer. The last error is the reason if there never is.

@@ -9,6 +9,7 @@
 mod evict;
 pub mod on_stop;
 mod plan;
+pub mod shutdown_inhibitor;
 
 use std::{path::PathBuf, time::Duration};
 

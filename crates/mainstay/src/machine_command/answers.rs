@@ -9,14 +9,14 @@ use crate::exit::Exit;
 
 impl Session<'_> {
     pub async fn running_versions(&self) -> Result<(), Exit> {
-        let machines = self.machines().await?;
+        let machines = self.machines().await?.examples_of_versions().await?;
         let versions = machines_by_version(&machines, Timestamp::now());
         self.print(versions.keys().map(|version| (*version).to_owned()), &json!(versions.keys().collect::<Vec<_>>()));
         Ok(())
     }
 
     pub async fn hosts_at_version(&self, version: &str) -> Result<(), Exit> {
-        let machines = self.machines().await?;
+        let machines = self.machines().await?.at_version(version).await?;
         let versions = machines_by_version(&machines, Timestamp::now());
         let hosts: Vec<&str> = versions.get(version).into_iter().flatten().copied().collect();
         self.print(hosts.iter().map(|host| (*host).to_owned()), &json!(hosts));
@@ -24,7 +24,7 @@ impl Session<'_> {
     }
 
     pub async fn verify_hosts(&self, version: &str, names: &[String]) -> Result<(), Exit> {
-        let machines = self.machines().await?;
+        let machines = self.machines().await?.named(names, version).await?;
         let others = not_at_version(&machines, version, names, Timestamp::now());
         let lines = others.iter().map(|name| format!("{name} does not run {version}"));
         self.print(lines, &json!({"version": version, "verified": others.is_empty(), "others": others}));
@@ -32,7 +32,13 @@ impl Session<'_> {
     }
 
     pub async fn check_single_version(&self, version: &str, verbose: bool) -> Result<(), Exit> {
-        let machines = self.machines().await?;
+        let query = self.machines().await?;
+        let mut machines = query.at_other_version(version).await?;
+        if self.json {
+            machines.extend(query.at_version(version).await?); // all are listed
+        } else {
+            machines.extend(query.example_at_version(version).await?);
+        }
         let versions = machines_by_version(&machines, Timestamp::now());
         let is_single = versions.len() == 1 && versions.contains_key(version);
         let lines = versions.iter().filter(|(other, _)| verbose && **other != version).map(|(other, hosts)| {
@@ -44,7 +50,7 @@ impl Session<'_> {
     }
 
     pub async fn get_failures(&self, hosts: bool, show_warnings: bool) -> Result<(), Exit> {
-        let machines = self.machines().await?;
+        let machines = self.machines().await?.with_problems(show_warnings).await?;
         let found: Vec<MachineProblem> = machines.iter().flat_map(|machine| problems(machine, show_warnings)).collect();
         let mut lines: Vec<String> = match hosts {
             true => found.iter().map(|problem| problem.machine.clone()).collect(),

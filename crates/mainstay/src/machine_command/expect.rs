@@ -42,8 +42,12 @@ impl Session<'_> {
     }
 
     pub async fn list(&self, only_unaccounted: bool) -> Result<(), Exit> {
-        let mut machines = self.machines().await?;
+        let mut machines = self.machines().await?.all().await?;
         machines.retain(|machine| !only_unaccounted || machine.unaccounted().is_some());
+        if self.json {
+            self.print([], &json!(machines));
+            return answer(!only_unaccounted || machines.is_empty());
+        }
         let mut rows =
             vec![["NAME", "VERSION", "WANTED", "SEEN", "CONFIGURED", "VALIDATED", "UNACCOUNTED"].map(str::to_owned)];
         rows.extend(machines.iter().map(row));
@@ -53,7 +57,7 @@ impl Session<'_> {
             let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
             cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
         };
-        self.print(rows.into_iter().map(line), &json!(machines));
+        self.print(rows.into_iter().map(line), &json!(null));
         answer(!only_unaccounted || machines.is_empty())
     }
 }

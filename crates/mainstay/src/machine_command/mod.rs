@@ -1,11 +1,13 @@
 //! `mainstay machine`: which machines are expected, seen, failing, and at which version. The questions are JioCloud's, with its exit
-//! codes; [`mainstay_machines::questions`] answers them from a list of Machines.
+//! codes; [`mainstay_machines::questions`] answers them from the Machines that they are about, which [`query`] reads.
 //!
 //! On a machine that only runs an agent, the API is asked as its node, which may read and report its own Machine alone.
 
 mod answers;
 mod expect;
 mod own;
+mod query;
+mod services;
 
 use std::{
     io::{self, BufRead, IsTerminal},
@@ -14,11 +16,12 @@ use std::{
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
-use kube::{Api, Client, api::ListParams};
+use kube::{Api, Client};
 use mainstay_agent::machine_steps::DEFAULT_VERSION_FILE;
-use mainstay_api::machine::{Machine, MachineAxis, version_violation};
+use mainstay_api::machine::{MachineAxis, version_violation};
 
-use crate::{api_contact::ApiContact, cli::DataDir, exit::Exit, machine, why};
+use self::query::MachineQuery;
+use crate::{api_contact::ApiContact, cli::DataDir, exit::Exit, machine, terminal::printable, why};
 
 #[derive(Debug, Args)]
 pub struct MachineCommandOptions {
@@ -150,6 +153,18 @@ enum MachineCommand {
     },
     /// Ends with 0 if the API answers, with 1 if not
     Ping,
+    /// Publish that this machine has these roles, with the addresses of its interfaces
+    PublishService {
+        /// Names of services [default: those on standard input, one per line]
+        #[arg(value_name = "ROLE")]
+        roles: Vec<String>,
+    },
+    /// Print the addresses of all services of machines, as lines of services::<role>::<interface>
+    CacheServices {
+        /// Write them to this file, if they changed
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -241,6 +256,8 @@ impl Session<'_> {
                 self.local_health(&own_name(hostname.as_deref())?, *verbose).await
             }
             MachineCommand::Ping => self.ping().await,
+            MachineCommand::PublishService { roles } => self.publish_service(&given_names(roles)?),
+            MachineCommand::CacheServices { file } => self.cache_services(file.as_deref()).await,
         }
     }
 
@@ -254,9 +271,8 @@ impl Session<'_> {
         }
     }
 
-    async fn machines(&self) -> anyhow::Result<Vec<Machine>> {
-        let machines: Api<Machine> = Api::all(self.connect().await?);
-        Ok(machines.list(&ListParams::default()).await.context("list machines")?.items)
+    async fn machines(&self) -> anyhow::Result<MachineQuery> {
+        Ok(MachineQuery(Api::all(self.connect().await?)))
     }
 
     /// Prints one line each, or all as JSON.
@@ -264,7 +280,8 @@ impl Session<'_> {
         if self.json {
             println!("{json}");
         } else {
-            lines.into_iter().for_each(|line| println!("{line}"));
+            let lines: String = lines.into_iter().map(|line| printable(&line) + "\n").collect();
+            print!("{lines}");
         }
     }
 }

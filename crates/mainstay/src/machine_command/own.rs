@@ -4,6 +4,7 @@ use std::{path::Path, time::Duration};
 
 use anyhow::{Context, anyhow};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::{
     Api,
     api::{Patch, PatchParams, PostParams},
@@ -121,7 +122,8 @@ impl Session<'_> {
         let name = match release_command::find(&releases, release).await {
             Ok(found) => found.name().to_owned(),
             Err(release_command::NotFound::None) if release.is_none() => {
-                let spec = ReleaseSpec { version: version.to_owned(), ..ReleaseSpec::default() };
+                let selector = Some(LabelSelector::default());
+                let spec = ReleaseSpec { version: version.to_owned(), selector, ..ReleaseSpec::default() };
                 let made = releases.create(&PostParams::default(), &Release::new(FIRST_RELEASE, spec)).await;
                 let made = made.with_context(|| format!("create release {FIRST_RELEASE}"))?;
                 self.print([format!("release {FIRST_RELEASE}: version {version}")], &json!(made));

@@ -114,11 +114,12 @@ pub fn run(options: &ReleaseOptions) -> Result<(), Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
     let data = DataDir { data_dir: options.data_dir.clone() };
     runtime.block_on(async {
-        let releases: Api<Release> = Api::all(why::connect(options.kubeconfig.as_deref(), &data).await?);
+        let client = why::connect(options.kubeconfig.as_deref(), &data).await?;
+        let releases: Api<Release> = Api::all(client.clone());
         let release = find(&releases, options.command.release()).await.map_err(NotFound::into_exit)?;
         let change = match &options.command {
             ReleaseCommand::Status { follow, .. } => {
-                return status::show(&releases, release, *follow, options.json).await;
+                return status::show(client, release, *follow, options.json).await;
             }
             command => change(command, &release, Timestamp::now()).map_err(Exit::Refused)?,
         };

@@ -32,6 +32,8 @@ pub use self::{
     workload::{WorkloadFacts, explain_workload},
 };
 
+use crate::terminal::printable;
+
 /// Why an object is as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explanation {
@@ -89,19 +91,19 @@ impl Cause {
 impl Explanation {
     /// Subject and headline, without the rest.
     pub fn sentence(&self) -> String {
-        text::printable(&format!("{} {}", self.subject, self.headline))
+        printable(&format!("{} {}", self.subject, self.headline))
     }
 }
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.sentence())?;
-        self.details.iter().try_for_each(|line| writeln!(f, "  {}", text::printable(line)))?;
+        self.details.iter().try_for_each(|line| writeln!(f, "  {}", printable(line)))?;
         if !self.history.is_empty() {
             writeln!(f, "  history, oldest first:")?;
-            self.history.iter().try_for_each(|line| writeln!(f, "  {}", text::printable(line)))?;
+            self.history.iter().try_for_each(|line| writeln!(f, "  {}", printable(line)))?;
         }
         let next = self.next.iter().map(|step| format!("{}   # {}", step.command, step.purpose));
-        next.into_iter().try_for_each(|line| writeln!(f, "  next: {}", text::printable(&line)))
+        next.into_iter().try_for_each(|line| writeln!(f, "  next: {}", printable(&line)))
     }
 }

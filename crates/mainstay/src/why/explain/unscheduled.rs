@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{NodeSelectorTerm, PodSpec};
+use mainstay_api::wellknown::mainstay::ROLES;
 
 use super::{
     Cause,
@@ -165,6 +166,12 @@ fn remedy(facts: &PodFacts, spec: &PodSpec, reason: &str) -> Option<(String, Str
             ));
         }
         return Some((format!("kubectl taint node NODE {key}-"), "or tolerate the taint in the pod".to_owned()));
+    }
+    if reason.contains("role") {
+        return Some((
+            facts.edit_command(),
+            format!("name roles of nodes in the annotation {ROLES}; kubectl get offers has them"),
+        ));
     }
     if reason.starts_with("Insufficient") || reason.contains("Too many pods") || reason.contains("ports") {
         return Some(("kubectl get offers".to_owned(), "what each node can still take".to_owned()));
