@@ -23,7 +23,14 @@ fn main() {
     loop {
         let now = Timestamp::now();
         let views: Vec<_> = machines.iter().map(|machine| MachineView { machine, takes_pods: true }).collect();
-        let world = ReleaseWorld { release: &release, machines: &views, overlap: None, gates: &[] };
+        let world = ReleaseWorld {
+            release: &release,
+            machines: &views,
+            workloads: &[],
+            overlap: None,
+            problem: None,
+            gates: &[],
+        };
         let began = Instant::now();
         let planned = plan(&world, now);
         let took = began.elapsed();
