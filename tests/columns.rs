@@ -54,9 +54,15 @@ networking.k8s.io/v1 networkpolicies: Name, Pod-Selector, Age
 networking.k8s.io/v1 servicecidrs: Name, CIDRs, Age
 metrics.k8s.io/v1beta1 nodes: Name, cpu, memory, Window
 metrics.k8s.io/v1beta1 pods: Name, cpu, memory, Window
+kubernikus.sap.cc/v1 klusters: Name, Phase, Version, Nodes, API, Age | Project, Message
+mainstay.dev/v1 cloudresources: Name, Resource, Phase, ID, Owner, Age | Cloud, Project, Message
+mainstay.dev/v1 klusters: Name, Phase, Version, Nodes, API, Age | Project, Message
+mainstay.dev/v1 nodepools: Name, Kluster, Flavor, Size, Running, Healthy, Schedulable, Age
+mainstay.dev/v1 teardownreceipts: Name, Cluster, Result, Gone, Age
 mainstay.dev/v1 configtemplates: Name, Output, Version, Status, Consumers, Age
+mainstay.dev/v1 machinefiles: Name, Node, Path, Version, Wanted, Status, Age
 mainstay.dev/v1 machines: Name, Version, Wanted, Seen, Configured, Validated, Unaccounted, Age | Provisioned, Release
-mainstay.dev/v1 offers: Name, CPU, Memory, Pods, Ports, TTL, Age | Explicit-Ports, Seen
+mainstay.dev/v1 offers: Name, CPU, Memory, Pods, Ports, Pools, TTL, Age | Explicit-Ports, Seen
 mainstay.dev/v1 releases: Name, Version, Phase, Wave, Updated, Failed, Age | Message
 mainstay.dev/v1 servicetables: Name, Endpoints, Nodes, Age
 node.k8s.io/v1 runtimeclasses: Name, Handler, Age

@@ -199,3 +199,131 @@ fn templates_that_take_all_memory_or_never_end_harm_nobody_and_bad_ones_are_refu
     k.create(&template("good", "fine"));
     eventually("others are rendered all the same", || (k.value("configmap good", "{.data.k}") == "fine").then_some(()));
 }
+
+#[test]
+fn a_validate_command_that_hangs_is_ended_and_the_last_good_version_stays() {
+    let k = Kubectl::with_pods(Version::V1_32);
+    k.create(&web(1));
+    k.ok("create configmap settings --from-literal=mode=good");
+    k.create(
+        r#"
+apiVersion: mainstay.dev/v1
+kind: ConfigTemplate
+metadata: {name: zones}
+spec:
+  inputs: [{name: settings, configMap: {name: settings}}]
+  template: "mode={{ settings.mode }}"
+  output: {configMap: {name: zones, key: zones.conf}}
+  consumers: [{workload: {kind: Deployment, name: web}}]
+  validate: {command: [sh, -c, "if grep -q hang; then sleep 1000; fi"], timeoutSeconds: 2}
+"#,
+    );
+    until_ready(&k, 1);
+    until_reason(&k, "Current");
+    until_files(&k, "mode=good");
+    let set = |mode: &str| {
+        k.ok(&format!(r#"patch configmap settings --type=merge -p '{{"data":{{"mode":"{mode}"}}}}'"#));
+    };
+    set("hang");
+    until_reason(&k, "ValidationFailed");
+    let (_, message) = current(&k);
+    assert!(message.contains("validate in pod web-") && message.contains("not finished after 2 s"), "{message}");
+    assert_eq!(files(&k), ["mode=good"]);
+    set("better");
+    until_files(&k, "mode=better");
+    until_reason(&k, "Current");
+}
+
+#[test]
+fn consumers_are_told_by_a_request_and_others_are_restarted_and_begin_with_the_version() {
+    let k = Kubectl::with_pods(Version::V1_32);
+    let server = "import http.server as h, sys\nclass R(h.BaseHTTPRequestHandler):\n  def do_POST(self):\n    \
+                  print('told', self.path, open('/etc/zones/zones.conf').read(), flush=True); self.send_response(204); self.end_headers()\n\
+                  h.ThreadingHTTPServer(('', 8080), R).serve_forever()";
+    k.ok("create configmap settings --from-literal=mode=one");
+    k.create(&format!(
+        r#"
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: web}}
+spec:
+  replicas: 2
+  selector: {{matchLabels: {{app: web}}}}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: c
+        image: host
+        command: [python3, -c, {server:?}]
+        readinessProbe: {{tcpSocket: {{port: 8080}}, periodSeconds: 1}}
+        volumeMounts: [{{name: zones, mountPath: /etc/zones}}]
+      volumes: [{{name: zones, configMap: {{name: zones}}}}]
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: env}}
+spec:
+  replicas: 2
+  selector: {{matchLabels: {{app: env}}}}
+  template:
+    metadata: {{labels: {{app: env}}}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: c
+        image: host
+        command: [sh, -c, "trap exit TERM; echo begun with $ZONES; while :; do sleep 0.2; done"]
+        env: [{{name: ZONES, valueFrom: {{configMapKeyRef: {{name: zones, key: zones.conf}}}}}}]
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {{name: env}}
+spec: {{maxUnavailable: 1, selector: {{matchLabels: {{app: env}}}}}}
+---
+apiVersion: mainstay.dev/v1
+kind: ConfigTemplate
+metadata: {{name: zones}}
+spec:
+  inputs: [{{name: settings, configMap: {{name: settings}}}}]
+  template: "mode={{{{ settings.mode }}}}"
+  output: {{configMap: {{name: zones, key: zones.conf}}}}
+  consumers:
+  - workload: {{kind: Deployment, name: web}}
+    onChange: {{http: {{port: 8080, path: /reload}}}}
+  - workload: {{kind: Deployment, name: env}}
+    onChange: {{restart: {{}}}}
+  rollout: {{maxUnavailable: 1}}
+"#
+    ));
+    let until_all_ready = || {
+        eventually("all pods are ready", || {
+            let ready = ["web", "env"].map(|name| k.value(&format!("deployment {name}"), "{.status.readyReplicas}"));
+            (ready == ["2", "2"]).then_some(())
+        });
+    };
+    until_all_ready();
+    until_reason(&k, "Current");
+    let names = |app: &str| -> Vec<String> {
+        let names = k.value(&format!("pods -l app={app}"), "{.items[*].metadata.name}");
+        names.split_whitespace().map(str::to_owned).collect()
+    };
+    let before = names("env");
+    k.ok(r#"patch configmap settings --type=merge -p '{"data":{"mode":"two"}}'"#);
+    eventually("those with a server were told once each", || {
+        let logs: Vec<String> = names("web").iter().map(|pod| k.ok(&format!("logs {pod}"))).collect();
+        let counts: Vec<usize> = logs.iter().map(|log| log.matches("told /reload mode=two").count()).collect();
+        (counts == [1, 1]).then_some(())
+    });
+    eventually("the others were replaced, and began with the version", || {
+        let after = names("env");
+        let logs: Vec<String> = after.iter().map(|pod| k.run(&format!("logs {pod}")).stdout).collect();
+        let begun = logs.iter().filter(|log| log.trim() == "begun with mode=two").count();
+        (after.len() == 2 && begun == 2 && after.iter().all(|pod| !before.contains(pod))).then_some(())
+    });
+    until_reason(&k, "Current");
+    until_all_ready();
+    let restarts = k.value("pods", "{.items[*].status.containerStatuses[0].restartCount}");
+    assert_eq!(restarts, "0 0 0 0", "none of it counts as a failure");
+}

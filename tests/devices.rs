@@ -192,3 +192,88 @@ fn a_pod_waits_for_a_driver_that_is_dead_and_outlives_its_agent() {
     stage.k.ok("wait --for=delete pod/a --timeout=60s");
     assert_eq!(driver.calls(), (0, 1), "a driver that has just started is told, too");
 }
+
+#[test]
+fn a_container_gets_the_devices_of_its_extended_resources_and_reports_their_health() {
+    let stage = Stage::set("extended.example.com", &["dev-0", "dev-1"]);
+    let driver = stage.start_driver();
+    stage.create(json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": { "name": "extended" },
+        "spec": { "extendedResourceName": "example.com/gpu", "selectors": [{ "cel": { "expression": "device.driver == 'extended.example.com'" } }] },
+    }));
+    // By its node, not by its variable: a shell drops variables whose names have hyphens, as this request has.
+    let script = "echo /dev/dev-*; exec sleep 1000";
+    let container = |name: &str, resources: Value| json!({ "name": name, "image": "host", "command": ["sh", "-c", script], "resources": resources });
+    let pod = |name: &str, count: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
+            "spec": { "terminationGracePeriodSeconds": 1, "containers": [
+                container("c", json!({ "limits": { "example.com/gpu": count } })), container("without", json!({})),
+            ] },
+        })
+    };
+    stage.create(pod("web", "1"));
+    stage.until_running("web");
+    let devices_of = |container: &str| {
+        eventually("it printed what it has", || {
+            let log = stage.k.ok(&format!("logs web -c {container}"));
+            (!log.is_empty()).then(|| log.trim().to_owned())
+        })
+    };
+    assert_eq!(devices_of("c"), "/dev/dev-0");
+    assert_eq!(devices_of("without"), "/dev/dev-*", "it asked for none");
+    let claim = stage.k.value("pod web", "{.status.extendedResourceClaimStatus.resourceClaimName}");
+    assert!(claim.starts_with("web-extended-resources-"), "{claim}");
+    assert_eq!(stage.users(&claim), "web");
+
+    // Its health is what the driver says.
+    let node = stage.k.value("nodes", "{.items[0].metadata.name}");
+    let health = "{.status.containerStatuses[0].allocatedResourcesStatus[0].resources[0].health}";
+    until(&stage.k, "pod web", health, "Unknown");
+    driver.report_health(&node, "dev-0", true, "");
+    until(&stage.k, "pod web", health, "Healthy");
+    driver.report_health(&node, "dev-0", false, "too many errors");
+    until(&stage.k, "pod web", health, "Unhealthy");
+    let status = stage.k.value("pod web", "{.status.containerStatuses[0].allocatedResourcesStatus[0]}");
+    assert!(status.contains(&format!("claim:{claim}/container-0-request-0")), "{status}");
+    assert!(status.contains("too many errors"), "{status}");
+    assert_eq!(stage.k.value("pod web", "{.status.containerStatuses[0].restartCount}"), "0");
+
+    // Both are taken together or not at all, and come back.
+    stage.create(pod("both", "2"));
+    eventually("it waits", || {
+        stage.events("both", "FailedScheduling").contains("cannot allocate all claims").then_some(())
+    });
+    stage.k.ok("delete pod web");
+    stage.until_running("both");
+    eventually("the claim of web is gone", || {
+        stage.k.run(&format!("get resourceclaim {claim}")).code.ne(&0).then_some(())
+    });
+    drop(driver);
+    until(&stage.k, "pod both", health, "Unknown");
+}
+
+#[test]
+fn a_pod_waits_until_its_device_is_attached() {
+    let stage = Stage::set("fabric.example.com", &[]);
+    let _driver = stage.start_driver();
+    let device = json!({ "name": "far", "bindsToNode": true, "bindingConditions": ["Attached"], "bindingFailureConditions": ["Broken"] });
+    stage.create(json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": { "name": "fabric" },
+        "spec": { "driver": "fabric.example.com", "allNodes": true, "devices": [device],
+                  "pool": { "name": "fabric", "generation": 1, "resourceSliceCount": 1 } },
+    }));
+    stage.claim("remote");
+    stage.pod("a", json!({ "resourceClaimName": "remote" }));
+    eventually("it says what it waits for", || {
+        stage.events("a", "BindingConditionsPending").contains("waiting for binding conditions").then_some(())
+    });
+    assert_eq!(stage.users("remote"), "a");
+    assert_eq!(stage.k.value("pod a", "{.spec.nodeName}"), "");
+    let condition = json!({ "type": "Attached", "status": "True", "reason": "Done", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    let devices =
+        json!([{ "driver": "fabric.example.com", "pool": "fabric", "device": "far", "conditions": [condition] }]);
+    let patch = json!({ "status": { "devices": devices } }).to_string();
+    stage.k.ok(&format!("patch resourceclaim remote --subresource=status --type=merge -p '{patch}'"));
+    assert_eq!(stage.device("a"), "far");
+}

@@ -180,3 +180,49 @@ fn needs_that_make_no_sense_are_refused_by_field() {
         assert!(refused.contains(field) && refused.contains(words), "{text}: {refused}");
     }
 }
+
+/// Five apps that need each other, each with what it needs.
+const FIVE: [(&str, &str); 5] = [
+    ("db", ""),
+    ("queue", "db"),
+    ("api", "db >= 1 ready, queue keep"),
+    ("web", "api, cache.FIVE addressable"),
+    ("cache", "web addressable, deployment/queue"),
+];
+
+#[test]
+fn five_apps_end_the_same_whatever_the_order_of_creation_and_whoever_is_killed_meanwhile() {
+    let k = Kubectl::with_pods(Version::V1_32);
+    let mut random = fastrand::Rng::with_seed(13);
+    for round in 0..5 {
+        let namespace = format!("five-{round}");
+        k.ok(&format!("create namespace {namespace}"));
+        let mut order = FIVE;
+        random.shuffle(&mut order);
+        for (name, needed) in order {
+            let needed = needed.replace("FIVE", &namespace);
+            let annotation = if needed.is_empty() { String::new() } else { needs(&needed) };
+            let created = k.run_with(&format!("create -n {namespace} -f -"), &app(name, &annotation, "sleep 1000"));
+            assert_eq!(created.code, 0, "{created}");
+        }
+        for _ in 0..3 {
+            let (victim, _) = FIVE[random.usize(..FIVE.len())];
+            k.ok(&format!("delete pod -n {namespace} -l app={victim} --grace-period=0 --force --wait=false"));
+            // Whoever is killed next is killed at another stage.
+            eventually(&format!("{victim} has another pod"), || {
+                let phases = k.value(&format!("pods -n {namespace} -l app={victim}"), "{.items[*].status.phase}");
+                (!phases.is_empty()).then_some(())
+            });
+        }
+        let order: Vec<&str> = order.iter().map(|(name, _)| *name).collect();
+        eventually(&format!("all are ready in round {round}, created as {order:?}"), || {
+            let ready = k.value(&format!("deployments -n {namespace}"), "{.items[*].status.readyReplicas}");
+            (ready == "1 1 1 1 1").then_some(())
+        });
+        let restarts = k.value(&format!("pods -n {namespace}"), "{.items[*].status.containerStatuses[0].restartCount}");
+        assert!(restarts.split_whitespace().all(|count| count == "0"), "waiting is not failing: {order:?}: {restarts}");
+        let cycles = k.ok(&format!("get events -n {namespace}"));
+        assert!(!cycles.contains("DependencyCycle"), "{cycles}");
+        k.ok(&format!("delete namespace {namespace} --wait=false"));
+    }
+}

@@ -7,7 +7,8 @@ use k8s_openapi::{
     api::{
         certificates::v1::CertificateSigningRequest,
         coordination::v1::Lease,
-        core::v1::{Event, Namespace, Node, Pod, Secret},
+        core::v1::{Event, Namespace, Node, Pod, Secret, Service},
+        discovery::v1::EndpointSlice,
     },
 };
 use kube::{
@@ -19,6 +20,7 @@ use mainstay_agent::{
     join::{Token, join},
     servers::Servers,
 };
+use mainstay_api::host_service;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -326,4 +328,55 @@ async fn a_machine_fills_the_store_neither_with_large_events_nor_with_many() {
         }
     }
     panic!("nothing stopped it");
+}
+
+/// The EndpointSlice of a service on a machine.
+fn slice(service: &str, node: &str) -> EndpointSlice {
+    object(json!({
+        "metadata": {
+            "name": host_service::slice_name(service, node, service),
+            "labels": {
+                host_service::MANAGED_BY: host_service::MANAGER, host_service::NODE: host_service::node_label(node),
+                "kubernetes.io/service-name": service,
+            },
+            "annotations": {host_service::ID: service},
+        },
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["192.0.2.9"], "nodeName": node, "conditions": {"ready": true}}],
+        "ports": [{"name": "", "port": 3306, "protocol": "TCP"}],
+    }))
+}
+
+#[tokio::test]
+async fn a_machine_publishes_services_of_its_own_and_no_others() {
+    let cluster = Cluster::start();
+    let (a, b) = (machine(&cluster, "a").await, machine(&cluster, "b").await);
+    for (client, name) in [(&a, "a"), (&b, "b")] {
+        let node: Node = object(json!({"metadata": {"name": name}}));
+        Api::<Node>::all(client.clone()).create(&PostParams::default(), &node).await.expect("its own node");
+    }
+    let params = PostParams::default();
+    let namespaces: Api<Namespace> = Api::all(a.clone());
+    let namespace = |name: &str| -> Namespace { object(json!({"metadata": {"name": name}})) };
+    forbidden(namespaces.create(&params, &namespace("other")).await, "can only create the namespace");
+    namespaces.create(&params, &namespace(host_service::NAMESPACE)).await.expect("the namespace of its services");
+    let slices = |client: &Client| Api::<EndpointSlice>::namespaced(client.clone(), host_service::NAMESPACE);
+    // Nodes that never renew a Lease are lost soon, and their slices with them: what needs those comes first.
+    let own = slices(&a).create(&params, &slice("mysql", "a")).await.expect("its own slice");
+    slices(&b).create(&params, &slice("mysql", "b")).await.expect("its own slice");
+    let theirs = host_service::slice_name("mysql", "b", "mysql");
+    forbidden(slices(&a).delete(&theirs, &Default::default()).await, "name the node");
+    let mut taken = slice("mysql", "a");
+    taken.metadata.name = Some(theirs.clone());
+    forbidden(slices(&a).replace(&theirs, &params, &taken).await, "node \"a\" can only write");
+    slices(&a).delete(&own.metadata.name.unwrap_or_default(), &Default::default()).await.expect("its own");
+    forbidden(slices(&a).create(&params, &slice("redis", "b")).await, "name the node");
+    let mut squatted = slice("redis", "a");
+    squatted.metadata.name = Some(host_service::slice_name("redis", "b", "redis"));
+    forbidden(slices(&a).create(&params, &squatted).await, "named after their service, node and instance");
+    let elsewhere: Api<EndpointSlice> = Api::namespaced(a.clone(), "default");
+    forbidden(elsewhere.create(&params, &slice("mysql", "a")).await, "host-services");
+    let services: Api<Service> = Api::namespaced(a.clone(), host_service::NAMESPACE);
+    let service: Service = object(json!({"metadata": {"name": "x"}, "spec": {"clusterIP": "None"}}));
+    forbidden(services.create(&params, &service).await, "services is forbidden");
 }

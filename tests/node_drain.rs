@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::{
     harness::{
-        Following, Machines,
+        FakeLogind, Following, Machines,
         command::{Output, run},
         eventually,
     },
@@ -127,4 +127,31 @@ fn an_agent_that_drains_when_it_stops_leaves_none_of_its_pods_and_offers_again_w
     lab.kubectl("scale deployment web --replicas=3");
     let third = eventually("a third one serves", || (lab.ready_pods("web").len() == 3).then(|| lab.ready_pods("web")));
     assert_eq!(third.iter().filter(|pod| node_of(&lab, pod) == "a").count(), 1);
+}
+
+#[test]
+fn a_machine_that_shuts_down_is_held_up_until_its_pods_run_elsewhere() {
+    let logind = FakeLogind::start();
+    let mut machines = Machines::wired(&["a", "b"]);
+    machines.start_server();
+    machines.set_environment(Some(("DBUS_SYSTEM_BUS_ADDRESS", logind.address())));
+    machines.start_agent_with("a", &["--drain-on-stop"]);
+    machines.set_environment(None);
+    machines.start_agent("b");
+    machines.all_ready();
+    let lab = Lab::of(machines);
+    eventually("the shutdown is inhibited", || (logind.locks() == 1).then_some(()));
+    let log = lab.machines.log("a");
+    assert!(log.contains("InhibitDelayMaxSec"), "5 s are too short for a drain: {log}");
+    lab.kubectl("cordon b");
+    lab.start_web("web", 2);
+    lab.kubectl("uncordon b");
+    logind.shut_down();
+    eventually("all serve from the other node", || {
+        let ready = lab.ready_pods("web");
+        (ready.len() == 2 && ready.iter().all(|pod| node_of(&lab, pod) == "b")).then_some(())
+    });
+    eventually("the machine may go down", || (logind.locks() == 0).then_some(()));
+    let log = lab.machines.log("a");
+    assert!(log.contains("the machine shuts down; stopping"), "{log}");
 }

@@ -1,6 +1,11 @@
 //! A machine is lost: its pods run elsewhere, and what was replaced is stopped when it comes back.
 
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use serde_json::json;
 
@@ -104,4 +109,53 @@ fn a_machine_that_was_cut_off_stops_what_was_replaced_and_leaves_the_rest_untouc
         };
         (!running.iter().any(is_of)).then_some(())
     });
+}
+
+/// A library to preload: whoever asks for the time of day gets it this many seconds off.
+#[track_caller]
+fn shifted_clock(machines: &Machines, seconds: i64) -> PathBuf {
+    let (source, library) = (machines.dir().join("clock.c"), machines.dir().join(format!("clock{seconds}.so")));
+    let code = r#"
+        #define _GNU_SOURCE
+        #include <sys/syscall.h>
+        #include <time.h>
+        #include <unistd.h>
+        int clock_gettime(clockid_t clock, struct timespec *at) {
+            int result = syscall(SYS_clock_gettime, clock, at);
+            if (result == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) at->tv_sec += SHIFT;
+            return result;
+        }
+    "#;
+    fs::write(&source, code).expect("write the source");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", &format!("-DSHIFT=({seconds})"), "-o"]).arg(&library).arg(&source);
+    assert!(compiler.status().expect("run cc").success(), "cc failed");
+    library
+}
+
+#[test]
+fn machines_whose_clocks_are_an_hour_off_join_run_pods_and_are_replaced_in_time() {
+    let mut machines = Machines::wired(&["a", "b"]);
+    machines.start_server();
+    for (machine, seconds) in [("a", 3600), ("b", -3600)] {
+        let library = shifted_clock(&machines, seconds);
+        machines.set_environment(Some(("LD_PRELOAD", library.to_str().expect("a path"))));
+        machines.start_agent(machine);
+    }
+    machines.set_environment(None);
+    machines.all_ready();
+    let mut lab = Lab::of(machines);
+    lab.start_web("web", 2);
+    let mut machines = ready_on(&lab, "web");
+    machines.sort();
+    assert_eq!(machines, ["a", "b"], "both take pods");
+    // For longer than a machine may be silent.
+    let until = Instant::now() + Duration::from_secs(12);
+    while Instant::now() < until {
+        assert_eq!(lab.kubectl("get nodes -o jsonpath={.items[*].spec.taints}"), "", "nobody is given up");
+        assert_eq!(lab.kubectl("get pods -o jsonpath={.items[*].metadata.deletionTimestamp}"), "");
+    }
+    assert_eq!(lab.serves("web", 2).len(), 2);
+    lab.machines.cut("a");
+    eventually("all run on the other", || (ready_on(&lab, "web") == ["b", "b"]).then_some(()));
 }

@@ -43,7 +43,7 @@ fn offers_are_shown_and_explained(k: &Kubectl) {
     offered(k);
     let shown = k.ok("get of");
     let header: Vec<&str> = shown.lines().next().expect("a header").split_whitespace().collect();
-    assert_eq!(header, ["NAME", "CPU", "MEMORY", "PODS", "PORTS", "TTL", "AGE"], "{shown}");
+    assert_eq!(header, ["NAME", "CPU", "MEMORY", "PODS", "PORTS", "POOLS", "TTL", "AGE"], "{shown}");
     assert!(shown.contains("31000-32000") && shown.contains("5s"), "{shown}");
     assert!(k.ok("get offers -o wide").contains("1-65535"));
     let yaml = k.ok("get offers.mainstay.dev here -o yaml");

@@ -107,3 +107,33 @@ fn a_json_patch_cannot_blow_an_object_up() {
     assert_untouched(&mut client);
     server.assert_well();
 }
+
+#[test]
+fn ten_thousand_managers_of_one_object_are_borne_and_a_conflict_names_the_one_it_is_with() {
+    let mut server = Server::start();
+    let mut client = server.client();
+    let entry = |nth: usize| {
+        json!({"manager": format!("m{nth}"), "operation": "Apply", "apiVersion": "v1", "time": "2026-01-01T00:00:00Z",
+               "fieldsType": "FieldsV1", "fieldsV1": {"f:data": {format!("f:k{nth}"): {}}}})
+    };
+    let mut object = config_map("crowded");
+    let data: serde_json::Map<_, _> = (0..10_000).map(|nth| (format!("k{nth}"), json!("0"))).collect();
+    object["data"] = Value::Object(data);
+    let mut object = client.post(CONFIG_MAPS, &object).granted();
+    object["metadata"]["managedFields"] = (0..10_000).map(entry).collect();
+    client.put(&format!("{CONFIG_MAPS}/crowded"), &object).granted();
+    let applied =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "crowded"}, "data": {"k5": "1"}});
+    let path = format!("{CONFIG_MAPS}/crowded?fieldManager=late");
+    let refused = client.patch(&path, "apply-patch+yaml", &applied);
+    assert_eq!(refused.code, 409, "{}", refused.text());
+    let message = refused.json()["message"].as_str().unwrap_or_default().to_owned();
+    assert!(message.contains(r#"conflict with "m5""#) && message.len() < 1_000, "{message}");
+    let forced = client.patch(&format!("{path}&force=true"), "apply-patch+yaml", &applied).granted();
+    assert_eq!(forced["data"]["k5"], "1");
+    let managers: Vec<&Value> =
+        forced["metadata"]["managedFields"].as_array().unwrap().iter().map(|own| &own["manager"]).collect();
+    assert!(managers.contains(&&json!("late")) && !managers.contains(&&json!("m5")));
+    assert_eq!(managers.len(), 10_000, "all others stay");
+    server.assert_well();
+}

@@ -211,6 +211,47 @@ fn one_member_of_etcd_may_be_lost_also_the_leader_and_no_request_waits_for_the_e
     }
 }
 
+#[test]
+fn three_servers_on_three_members_lose_each_server_in_turn_and_the_leader_of_etcd() {
+    let mut etcd = Etcd::start_three("bin/etcd-3.5");
+    let mut servers = [server(&etcd), server(&etcd), server(&etcd)];
+    let clients = |servers: &[Server; 3]| servers.iter().map(Server::client).collect::<Vec<_>>();
+    let loads: Vec<Load> = ["a", "b"].into_iter().map(|name| Load::start(clients(&servers), name)).collect();
+    loads.iter().for_each(|load| load.go_on(30));
+    for lost in [0, 1, 2] {
+        servers[lost].kill();
+        loads.iter().for_each(|load| load.go_on(30));
+        let mut other = servers[(lost + 1) % 3].client();
+        let took = time_to_decide(&mut other, &format!("after-server-{lost}"), Instant::now());
+        println!("server {lost} killed: next decision after {took:?}");
+        servers[lost].start_again();
+        loads.iter().for_each(|load| load.go_on(10));
+    }
+    for load in &loads {
+        let met = load.met.lock().unwrap();
+        assert!(met.server_errors.is_empty(), "servers that live answer: {:#?}", met.server_errors);
+    }
+    let leader = eventually("etcd has a leader", || etcd.iter().position(Etcd::is_leader));
+    etcd[leader].kill();
+    loads.iter().for_each(|load| load.go_on(50));
+    time_to_decide(&mut servers[0].client(), "after-etcd", Instant::now());
+    etcd[leader].start_again();
+    // What was acknowledged is there, whoever is asked.
+    let names = |server: &Server| {
+        let listed = server.client().get(DEPLOYMENTS).granted();
+        let items = listed["items"].as_array().cloned().unwrap_or_default();
+        items.iter().map(|item| item["metadata"]["name"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    for server in &servers {
+        assert_eq!(names(server), ["after-etcd", "after-server-0", "after-server-1", "after-server-2"]);
+    }
+    for load in loads {
+        let met = load.end();
+        println!("{} answers, the longest gap {:?}", met.answers, met.longest_outage);
+        assert!(met.longest_outage < 3 * CALL, "{:?} {:#?}", met.longest_outage, met.server_errors);
+    }
+}
+
 /// How long etcd has no quorum: ten minutes with `MAINSTAY_LONG_OUTAGE=600`.
 fn outage() -> Duration {
     let seconds = env::var("MAINSTAY_LONG_OUTAGE").ok().and_then(|seconds| seconds.parse().ok());

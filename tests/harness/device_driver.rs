@@ -1,6 +1,6 @@
 //! A driver of devices for the tests: a plugin of the node that prepares claims by writing specs of the Container Device Interface.
 //!
-//! It speaks gRPC over HTTP/2 by hand, as far as two services with four calls need it, and asks the API which devices a claim got,
+//! It speaks gRPC over HTTP/2 by hand, as far as three services with five calls need it, and asks the API which devices a claim got,
 //! as real drivers do. Each device becomes an environment variable and a device node. It is a thread of the test's
 //! process: dropped, it is dead, and its socket and its specs are gone.
 
@@ -14,7 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::stream;
+use futures::{StreamExt, stream, stream::BoxStream};
 use http::{HeaderMap, HeaderValue, Response};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::{
@@ -26,7 +26,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::{Api, Client};
 use prost::Message;
 use serde_json::json;
-use tokio::net::UnixListener;
+use tokio::{net::UnixListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Cluster;
@@ -107,6 +107,32 @@ struct Unprepared {
     error: String,
 }
 
+#[derive(Clone, PartialEq, Message)]
+struct HealthList {
+    #[prost(message, repeated, tag = "1")]
+    devices: Vec<DeviceHealth>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct DeviceHealth {
+    #[prost(message, optional, tag = "1")]
+    device: Option<DeviceIdentifier>,
+    #[prost(int32, tag = "2")]
+    health: i32,
+    #[prost(int64, tag = "4")]
+    health_check_timeout_seconds: i64,
+    #[prost(string, tag = "5")]
+    message: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct DeviceIdentifier {
+    #[prost(string, tag = "1")]
+    pool_name: String,
+    #[prost(string, tag = "2")]
+    device_name: String,
+}
+
 /// What the driver was asked, for tests to look at.
 #[derive(Default)]
 struct State {
@@ -121,6 +147,7 @@ pub struct DeviceDriver {
     name: String,
     socket: PathBuf,
     state: Arc<Mutex<State>>,
+    health: watch::Sender<HealthList>,
     stop: CancellationToken,
     thread: Option<JoinHandle<()>>,
 }
@@ -135,7 +162,8 @@ impl DeviceDriver {
         let (state, stop) = (Arc::<Mutex<State>>::default(), CancellationToken::new());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let client = runtime.block_on(cluster.client());
-        let plugin = Plugin { name: name.to_owned(), client, state: state.clone() };
+        let (health, reports) = watch::channel(HealthList::default());
+        let plugin = Plugin { name: name.to_owned(), client, state: state.clone(), reports };
         let listener = {
             let _entered = runtime.enter();
             UnixListener::bind(&socket).expect("bind the driver's socket")
@@ -144,11 +172,19 @@ impl DeviceDriver {
         let thread = std::thread::spawn(move || {
             runtime.block_on(stopped.run_until_cancelled(serve(listener, plugin)));
         });
-        Self { name: name.to_owned(), socket, state, stop, thread: Some(thread) }
+        Self { name: name.to_owned(), socket, state, health, stop, thread: Some(thread) }
     }
 
     pub fn is_registered(&self) -> bool {
         self.state.lock().expect("the state").registered
+    }
+
+    /// Tells of the health of one device; of others nothing is said.
+    pub fn report_health(&self, pool: &str, device: &str, is_healthy: bool, message: &str) {
+        let device = DeviceIdentifier { pool_name: pool.to_owned(), device_name: device.to_owned() };
+        let (health, message) = (if is_healthy { 1 } else { 2 }, message.to_owned());
+        let report = DeviceHealth { device: Some(device), health, health_check_timeout_seconds: 3600, message };
+        self.health.send_replace(HealthList { devices: vec![report] });
     }
 
     /// Names of the claims that are prepared.
@@ -185,6 +221,7 @@ struct Plugin {
     name: String,
     client: Client,
     state: Arc<Mutex<State>>,
+    reports: watch::Receiver<HealthList>,
 }
 
 async fn serve(listener: UnixListener, plugin: Plugin) {
@@ -198,7 +235,24 @@ async fn serve(listener: UnixListener, plugin: Plugin) {
     }
 }
 
-type GrpcResponse = Response<StreamBody<stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, Infallible>>>>>;
+type GrpcResponse = Response<StreamBody<BoxStream<'static, Result<Frame<Bytes>, Infallible>>>>;
+
+fn frame(message: &[u8]) -> Frame<Bytes> {
+    let length = u32::try_from(message.len()).expect("short answers").to_be_bytes();
+    Frame::data(Bytes::from([&[0][..], &length, message].concat()))
+}
+
+/// Every report from now on, without end.
+fn health_reports(reports: watch::Receiver<HealthList>) -> BoxStream<'static, Result<Frame<Bytes>, Infallible>> {
+    let next = |(mut reports, is_first): (watch::Receiver<HealthList>, bool)| async move {
+        if !is_first && reports.changed().await.is_err() {
+            return None;
+        }
+        let message = reports.borrow_and_update().encode_to_vec();
+        Some((Ok(frame(&message)), (reports, false)))
+    };
+    stream::unfold((reports, true), next).boxed()
+}
 
 async fn answer(plugin: Plugin, request: http::Request<Incoming>) -> Result<GrpcResponse, Infallible> {
     let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
@@ -209,7 +263,7 @@ async fn answer(plugin: Plugin, request: http::Request<Incoming>) -> Result<Grpc
             plugin_type: "DRAPlugin".to_owned(),
             name: plugin.name.clone(),
             endpoint: String::new(),
-            supported_versions: vec!["v1.DRAPlugin".to_owned()],
+            supported_versions: vec!["v1.DRAPlugin".to_owned(), "v1.DRAResourceHealth".to_owned()],
         }
         .encode_to_vec(),
         "NotifyRegistrationStatus" => {
@@ -234,15 +288,17 @@ async fn answer(plugin: Plugin, request: http::Request<Incoming>) -> Result<Grpc
             }
             UnprepareResponse { claims }.encode_to_vec()
         }
+        "NodeWatchResources" => {
+            let response = Response::builder().header("content-type", "application/grpc");
+            return Ok(response.body(StreamBody::new(health_reports(plugin.reports))).expect("a stream"));
+        }
         other => panic!("an unknown call: {other}"),
     };
-    let length = u32::try_from(reply.len()).expect("short answers").to_be_bytes();
-    let framed = [&[0][..], &length, &reply].concat();
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", HeaderValue::from_static("0"));
-    let frames = vec![Ok(Frame::data(Bytes::from(framed))), Ok(Frame::trailers(trailers))];
+    let frames = vec![Ok(frame(&reply)), Ok(Frame::trailers(trailers))];
     let response = Response::builder().header("content-type", "application/grpc");
-    Ok(response.body(StreamBody::new(stream::iter(frames))).expect("an answer"))
+    Ok(response.body(StreamBody::new(stream::iter(frames).boxed())).expect("an answer"))
 }
 
 impl Plugin {

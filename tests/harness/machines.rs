@@ -37,6 +37,8 @@ pub struct Machines {
     flags: Vec<String>,
     /// More flags for every server.
     server_flags: Vec<String>,
+    /// Variables for what is started from now on.
+    environment: Vec<(&'static str, String)>,
     token: String,
     /// Which server kubectl asks.
     asked: &'static str,
@@ -80,6 +82,7 @@ impl Machines {
             names: names.iter().map(|&name| name.to_owned()).collect(),
             flags: Vec::new(),
             server_flags: Vec::new(),
+            environment: Vec::new(),
             token: String::new(),
             asked: SERVER,
             running: BTreeMap::new(),
@@ -230,8 +233,14 @@ impl Machines {
 
     #[track_caller]
     fn start(&mut self, machine: &str, arguments: &[&str]) {
-        let (command, log) = (self.mainstay(machine, arguments), self.dir.path().join(format!("{machine}.log")));
+        let (mut command, log) = (self.mainstay(machine, arguments), self.dir.path().join(format!("{machine}.log")));
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         self.running.insert(machine.to_owned(), Daemon::spawn_with_log_of_before(command, &log));
+    }
+
+    /// What is started from now on has this variable, and no other.
+    pub fn set_environment(&mut self, variable: Option<(&'static str, &str)>) {
+        self.environment = variable.into_iter().map(|(name, value)| (name, value.to_owned())).collect();
     }
 
     /// The process of a machine's agent, or of the server.

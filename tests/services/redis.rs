@@ -32,7 +32,9 @@ fn redis(lab: &Lab) -> serde_json::Value {
 #[test]
 fn callers_of_redis_wait_while_its_only_pod_is_replaced_and_lose_nothing() {
     let lab = Lab::new(&["a", "b"]);
-    let address = lab.start_service("redis", json!({ "ports": [{ "port": 6379 }] }));
+    // Longer than replacing a pod takes on a machine with much else to do.
+    let hold = json!({ "mainstay.dev/hold": "60s" });
+    let address = lab.start_service_with("redis", json!({ "ports": [{ "port": 6379 }] }), hold);
     lab.create(&redis(&lab));
     lab.serves("redis", 1);
     lab.start_client("b");

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{BOTH, at};
+use super::{BOTH, kubectl_at};
 use crate::harness::{
     Machines, PATIENCE,
     command::run,
@@ -13,7 +13,8 @@ use crate::harness::{
 /// The addresses of the API, as a server tells them in both ways.
 fn listed(machines: &Machines, server: &str) -> (Vec<String>, Vec<String>) {
     let read = |line: &str| {
-        let mut output: Vec<_> = at(machines, server, line).ok().split_whitespace().map(str::to_owned).collect();
+        let mut output: Vec<_> =
+            kubectl_at(machines, server, line).ok().split_whitespace().map(str::to_owned).collect();
         output.sort();
         output
     };
@@ -41,7 +42,7 @@ fn a_killed_server_leaves_the_endpoints_of_the_api_in_time_and_returns() {
         become_listed(&machines, server, &BOTH);
     }
     let ports = "get endpointslice kubernetes -o jsonpath={.ports[*].name}/{.ports[*].port}";
-    assert_eq!(at(&machines, SECOND, ports).ok(), "https/6443");
+    assert_eq!(kubectl_at(&machines, SECOND, ports).ok(), "https/6443");
     trust_each_other(&machines);
 
     let killed = Instant::now();
@@ -67,7 +68,8 @@ fn trust_each_other(machines: &Machines) {
         assert_eq!(run(output, "kubectl auth whoami", "", PATIENCE).ok(), "mainstay-admin", "of {own} at {other}");
     }
     // What pods trust is what all servers show.
-    let ca = |server| at(machines, server, r"get configmap kube-root-ca.crt -o jsonpath={.data.ca\.crt}").stdout;
+    let ca =
+        |server| kubectl_at(machines, server, r"get configmap kube-root-ca.crt -o jsonpath={.data.ca\.crt}").stdout;
     let trusted = eventually("pods know whom to trust", || Some(ca(SECOND)).filter(|ca| !ca.is_empty()));
     for server in BOTH {
         let shown = std::fs::read_to_string(machines.data(server).join("pki/ca.crt")).expect("a certificate");

@@ -60,16 +60,17 @@ fn works_meanwhile(pair: &Pair, address: &str, time: Duration) {
 fn works_again(pair: &Pair, replicas: usize) {
     for server in BOTH {
         eventually(&format!("{server} is ready again"), || {
-            (super::at(&pair.lab.machines, server, "get --raw /readyz").code == 0).then_some(())
+            (super::kubectl_at(&pair.lab.machines, server, "get --raw /readyz").code == 0).then_some(())
         });
-        pair.at(server, &format!("annotate deployment web --overwrite told={server}-{replicas}"));
+        pair.kubectl_at(server, &format!("annotate deployment web --overwrite told={server}-{replicas}"));
     }
-    pair.at(BOTH[replicas % 2], &format!("scale deployment web --replicas={replicas}"));
+    pair.kubectl_at(BOTH[replicas % 2], &format!("scale deployment web --replicas={replicas}"));
     let pods = pair.lab.serves("web", replicas);
     let ready = "jsonpath={.items[*].endpoints[?(@.conditions.ready==true)].targetRef.name}";
     for server in BOTH {
         eventually(&format!("{server} lists {pods:?}"), || {
-            let output = pair.at(server, &format!("get endpointslices -l kubernetes.io/service-name=web -o {ready}"));
+            let output =
+                pair.kubectl_at(server, &format!("get endpointslices -l kubernetes.io/service-name=web -o {ready}"));
             let names: Vec<&str> = output.split_whitespace().collect();
             (names.len() == pods.len() && pods.iter().all(|pod| names.contains(&pod.as_str()))).then_some(())
         });

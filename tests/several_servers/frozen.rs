@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{BOTH, LEASES, at};
+use super::{BOTH, LEASES, kubectl_at};
 use crate::{
     harness::{
         Etcd, Machines, eventually,
@@ -32,7 +32,7 @@ fn leads(machines: &Machines, etcd: &Etcd, server: &str) -> Option<Vec<u64>> {
 }
 
 fn count_pods(machines: &Machines, server: &str) -> usize {
-    at(machines, server, "get pods -l app=busy -o name").stdout.lines().count()
+    kubectl_at(machines, server, "get pods -l app=busy -o name").stdout.lines().count()
 }
 
 /// Every change of these kinds after a revision: the kind, the revision and the object.
@@ -48,7 +48,7 @@ fn changes_after(machines: &Machines, server: &str, revision: u64) -> Vec<(&'sta
     let mut changes = Vec::new();
     for (kind, path) in kinds {
         let url = format!("{path}?watch=true&timeoutSeconds=1&resourceVersion={revision}");
-        for line in at(machines, server, &format!("get --raw {url}")).ok().lines() {
+        for line in kubectl_at(machines, server, &format!("get --raw {url}")).ok().lines() {
             let event: Value = serde_json::from_str(line).expect("an event");
             let version = event["object"]["metadata"]["resourceVersion"].as_str().expect("a version");
             changes.push((kind, version.parse().expect("a number"), event["object"].clone()));
@@ -66,7 +66,7 @@ fn a_frozen_leader_writes_nothing_once_another_took_over_and_is_a_candidate_agai
     machines.start_server_named(SECOND);
 
     // In the middle of its work.
-    at(&machines, SERVER, &format!("create deployment busy --image=host --replicas={REPLICAS}")).ok();
+    kubectl_at(&machines, SERVER, &format!("create deployment busy --image=host --replicas={REPLICAS}")).ok();
     eventually("it has begun", || (count_pods(&machines, SERVER) > 0).then_some(()));
     signal("STOP", &[machines.pid(SERVER)]);
     let second = eventually("the second leads", || leads(&machines, &etcd, SECOND));
@@ -81,10 +81,10 @@ fn a_frozen_leader_writes_nothing_once_another_took_over_and_is_a_candidate_agai
         (std::mem::replace(&mut before, now) == now).then_some(())
     });
     signal("CONT", &[machines.pid(SERVER)]);
-    at(&machines, SERVER, "create deployment late --image=host").ok();
+    kubectl_at(&machines, SERVER, "create deployment late --image=host").ok();
     let third = eventually("the first leads again", || leads(&machines, &etcd, SERVER));
     eventually("and decides", || {
-        let made = at(&machines, SERVER, "get replicasets -l app=late -o name").ok();
+        let made = kubectl_at(&machines, SERVER, "get replicasets -l app=late -o name").ok();
         (!made.trim().is_empty()).then_some(())
     });
     let changes = changes_after(&machines, SERVER, before);
@@ -107,9 +107,9 @@ fn a_frozen_leader_writes_nothing_once_another_took_over_and_is_a_candidate_agai
             machines.log(server).contains("stopped leading").then_some(())
         });
     }
-    at(&machines, SECOND, "scale deployment late --replicas=2").ok();
+    kubectl_at(&machines, SECOND, "scale deployment late --replicas=2").ok();
     eventually("what is written at the second is carried out", || {
-        (at(&machines, SECOND, "get pods -l app=late -o name").stdout.lines().count() == 2).then_some(())
+        (kubectl_at(&machines, SECOND, "get pods -l app=late -o name").stdout.lines().count() == 2).then_some(())
     });
     assert_eq!(leads(&machines, &etcd, SERVER), Some(third), "who leads goes on to lead");
 }

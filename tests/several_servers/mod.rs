@@ -52,12 +52,12 @@ impl Pair {
 
     /// What a server says to this.
     #[track_caller]
-    fn at(&self, server: &str, line: &str) -> String {
-        at(&self.lab.machines, server, line).ok().trim_end().to_owned()
+    fn kubectl_at(&self, server: &str, line: &str) -> String {
+        kubectl_at(&self.lab.machines, server, line).ok().trim_end().to_owned()
     }
 }
 
 #[track_caller]
-fn at(machines: &Machines, server: &str, line: &str) -> Output {
+fn kubectl_at(machines: &Machines, server: &str, line: &str) -> Output {
     machines.kubectl_at(server, &line.split(' ').collect::<Vec<_>>(), "", PATIENCE)
 }

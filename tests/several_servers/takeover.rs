@@ -80,7 +80,7 @@ fn a_rollout_whose_server_is_killed_is_finished_by_the_other_without_a_request_l
     assert_eq!(made.len(), 2 * REPLICAS + 1, "each was made once, and one for that which was deleted: {made:?}");
     pair.lab.machines.start_server();
     eventually("the first serves again", || {
-        (pair.at(SERVER, "get pods -l app=web -o name").lines().count() >= REPLICAS).then_some(())
+        (pair.kubectl_at(SERVER, "get pods -l app=web -o name").lines().count() >= REPLICAS).then_some(())
     });
     assert!(LEASES.iter().all(|lease| pair.leads(SECOND, lease)), "who leads goes on to lead");
 }

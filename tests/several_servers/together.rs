@@ -20,8 +20,10 @@ fn a_deployment_and_its_service_work_whichever_server_is_asked() {
     pair.lab.start_web("web", 3);
     observed.until("that three pods are ready", |line| line == "web=3");
     let pods = pair.lab.ready_pods("web");
-    let on: Vec<String> =
-        pods.iter().map(|pod| pair.at(SECOND, &format!("get pod {pod} -o jsonpath={{.spec.nodeName}}"))).collect();
+    let on: Vec<String> = pods
+        .iter()
+        .map(|pod| pair.kubectl_at(SECOND, &format!("get pod {pod} -o jsonpath={{.spec.nodeName}}")))
+        .collect();
     assert!(on.iter().any(|node| node == "a") && on.iter().any(|node| node == "b"), "{on:?}");
     answers(&pair, &address, &pods);
 
@@ -36,7 +38,7 @@ fn a_deployment_and_its_service_work_whichever_server_is_asked() {
     // Both servers reach both machines.
     for server in BOTH {
         for pod in &pods {
-            let output = pair.at(server, &format!("exec {pod} -- printenv NAME"));
+            let output = pair.kubectl_at(server, &format!("exec {pod} -- printenv NAME"));
             assert_eq!(output, *pod, "through {server}");
         }
     }
@@ -55,7 +57,7 @@ fn answers(pair: &Pair, address: &str, pods: &[String]) {
             ("endpoints web", "jsonpath={.subsets[*].addresses[*].targetRef.name}"),
         ] {
             eventually(&format!("{what} at {server} are those of {expected:?}"), || {
-                let output = pair.at(server, &format!("get {what} -o {path}"));
+                let output = pair.kubectl_at(server, &format!("get {what} -o {path}"));
                 let mut names: Vec<&str> = output.split_whitespace().collect();
                 names.sort_unstable();
                 (names == expected).then_some(())
