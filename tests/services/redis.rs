@@ -19,7 +19,9 @@ fn redis(lab: &Lab) -> serde_json::Value {
     let container = &mut pod["containers"][0];
     container["env"].as_array_mut().unwrap().push(json!({ "name": "LD_LIBRARY_PATH", "value": libraries }));
     container["volumeMounts"].as_array_mut().unwrap().push(json!({ "name": "data", "mountPath": "/data" }));
-    container["readinessProbe"] = json!({ "tcpSocket": { "port": 6379 }, "periodSeconds": 1 });
+    // It listens before it has read its file, and answers LOADING until then.
+    let ping = json!([tool("redis/usr/bin/redis-cli"), "-e", "ping"]);
+    container["readinessProbe"] = json!({ "exec": { "command": ping }, "periodSeconds": 1 });
     let mut set = set("StatefulSet", "redis", 1, pod);
     set["spec"]["serviceName"] = "redis".into();
     set["spec"]["volumeClaimTemplates"] = json!([{
