@@ -50,7 +50,7 @@ fn removed(from: u64, to: u64) -> std::ops::Range<u64> {
     from.saturating_sub(KEPT)..to.saturating_sub(KEPT)
 }
 
-pub fn one(name: &str, puts: u64, dir: &Path) -> anyhow::Result<()> {
+pub fn measure(name: &str, puts: u64, dir: &Path) -> anyhow::Result<()> {
     let dir = tempfile::tempdir_in(dir)?;
     let mut engine: Box<dyn Engine> = match name {
         "append" => Box::new(Append::new(dir.path())?),

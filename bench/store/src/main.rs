@@ -52,7 +52,7 @@ fn main() -> anyhow::Result<()> {
     let dir = |at: usize| args.get(at).map_or_else(|| PathBuf::from("."), PathBuf::from);
     match args[..] {
         ["engines", ..] => engines::all(&dir(1)),
-        ["engine", name, puts, ..] => engines::one(name, puts.parse()?, &dir(3)),
+        ["engine", name, puts, ..] => engines::measure(name, puts.parse()?, &dir(3)),
         ["store", ..] => store::all(&dir(1)),
         ["commits", writers, ..] => store::commits(writers.parse()?, &dir(2)),
         ["open", objects, ..] => store::open(objects.parse()?, &dir(2)),

@@ -206,44 +206,45 @@ mod tests {
         }
     }
 
-    fn at(second: i64) -> Timestamp {
+    fn at_second(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }
 
     #[test]
     fn the_same_message_again_raises_a_count() {
         let mut correlator = Correlator::default();
-        let first = correlator.correlate([occurrence("u", "a"), occurrence("u", "a")].into_iter(), at(1));
+        let first = correlator.correlate([occurrence("u", "a"), occurrence("u", "a")].into_iter(), at_second(1));
         assert_eq!((first.len(), first[0].count, first[0].uid.clone()), (1, 2, None));
         correlator.set_written(&first[0].occurrence, &first[0].name, Some("event-uid".into()));
-        let again = correlator.correlate([occurrence("u", "a")].into_iter(), at(5));
-        assert_eq!((again[0].count, again[0].first, again[0].last), (3, at(1), at(5)));
+        let again = correlator.correlate([occurrence("u", "a")].into_iter(), at_second(5));
+        assert_eq!((again[0].count, again[0].first, again[0].last), (3, at_second(1), at_second(5)));
         assert_eq!((&again[0].name, again[0].uid.as_deref()), (&first[0].name, Some("event-uid")));
-        let late = correlator.correlate([occurrence("u", "a")].into_iter(), at(5 + 600));
+        let late = correlator.correlate([occurrence("u", "a")].into_iter(), at_second(5 + 600));
         assert_eq!((late[0].count, late[0].uid.clone()), (1, None));
     }
 
     #[test]
     fn what_is_no_longer_in_the_api_is_created_anew_with_its_count() {
         let mut correlator = Correlator::default();
-        let first = correlator.correlate([occurrence("u", "a")].into_iter(), at(1));
+        let first = correlator.correlate([occurrence("u", "a")].into_iter(), at_second(1));
         correlator.set_written(&first[0].occurrence, &first[0].name, Some("event-uid".into()));
         correlator.set_written(&first[0].occurrence, &first[0].name, None);
-        let again = correlator.correlate([occurrence("u", "a")].into_iter(), at(2));
+        let again = correlator.correlate([occurrence("u", "a")].into_iter(), at_second(2));
         assert_eq!((again[0].count, again[0].uid.clone()), (2, None));
     }
 
     #[test]
     fn the_eleventh_different_message_is_combined_with_those_after_it() {
         let mut correlator = Correlator::default();
-        let all = correlator.correlate((0..5000).map(|n| occurrence("u", &format!("Created pod: web-{n}"))), at(1));
+        let all =
+            correlator.correlate((0..5000).map(|n| occurrence("u", &format!("Created pod: web-{n}"))), at_second(1));
         assert_eq!(all.len(), 11);
         assert_eq!(all.iter().map(|write| write.count).sum::<i32>(), 5000);
         assert_eq!(all[9].occurrence.note.message, "Created pod: web-9");
         assert_eq!(all[10].occurrence.note.message, "(combined from similar events): Created pod: web-4999");
         correlator.set_written(&all[10].occurrence, &all[10].name, Some("combined".into()));
         let more = [occurrence("u", "Created pod: late"), occurrence("v", "Created pod: x")];
-        let more = correlator.correlate(more.into_iter(), at(2));
+        let more = correlator.correlate(more.into_iter(), at_second(2));
         assert_eq!((more[0].count, more[0].uid.as_deref()), (4991, Some("combined")));
         assert_eq!((more[1].count, more[1].uid.as_deref()), (1, None), "another object is counted for itself");
     }
@@ -251,7 +252,7 @@ mod tests {
     #[test]
     fn an_object_has_25_writes_and_one_more_every_five_minutes() {
         let mut correlator = Correlator::default();
-        let mut write = |second: i64| correlator.correlate([occurrence("u", "a")].into_iter(), at(second)).pop();
+        let mut write = |second: i64| correlator.correlate([occurrence("u", "a")].into_iter(), at_second(second)).pop();
         for _ in 0..25 {
             assert!(write(1).is_some());
         }
@@ -260,7 +261,7 @@ mod tests {
         let later = write(301).expect("the budget has refilled by one");
         assert_eq!(later.count, 28, "what was held back is counted");
         assert!(write(302).is_none());
-        assert!(correlator.correlate([occurrence("v", "a")].into_iter(), at(302)).pop().is_some());
+        assert!(correlator.correlate([occurrence("v", "a")].into_iter(), at_second(302)).pop().is_some());
     }
 
     #[test]
@@ -268,8 +269,8 @@ mod tests {
         let mut correlator = Correlator::default();
         let mut part = occurrence("u", "a");
         part.involved.field_path = Some("spec.containers{main}".into());
-        let writes =
-            correlator.correlate([occurrence("u", "a"), part, occurrence("u", &"é".repeat(600))].into_iter(), at(1));
+        let writes = correlator
+            .correlate([occurrence("u", "a"), part, occurrence("u", &"é".repeat(600))].into_iter(), at_second(1));
         assert_eq!(writes.len(), 3);
         assert_eq!(writes[2].occurrence.note.message.len(), 1024);
     }
@@ -277,7 +278,7 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let mut correlator = Correlator::default();
-        correlator.correlate((0..2 * CACHE_SIZE).map(|n| occurrence(&n.to_string(), "a")), at(1));
+        correlator.correlate((0..2 * CACHE_SIZE).map(|n| occurrence(&n.to_string(), "a")), at_second(1));
         assert!(correlator.aggregates.len() <= CACHE_SIZE && correlator.budgets.len() <= CACHE_SIZE);
     }
 
@@ -286,7 +287,7 @@ mod tests {
         fn names_are_unique_and_no_count_is_lost(messages in proptest::collection::vec((0..3u8, 0..30u8), 1..200)) {
             let mut correlator = Correlator::default();
             let all = messages.iter().map(|(uid, message)| occurrence(&uid.to_string(), &message.to_string()));
-            let writes = correlator.correlate(all, at(1));
+            let writes = correlator.correlate(all, at_second(1));
             let names: std::collections::HashSet<_> = writes.iter().map(|write| &write.name).collect();
             prop_assert_eq!(names.len(), writes.len());
             prop_assert_eq!(writes.iter().map(|write| write.count as usize).sum::<usize>(), messages.len());

@@ -6,7 +6,7 @@ use super::*;
 
 const STOCK: fn() -> Timing = Timing::default;
 
-fn at(millis: u64) -> BootTime {
+fn at_millis(millis: u64) -> BootTime {
     Duration::from_millis(millis)
 }
 
@@ -16,11 +16,11 @@ fn group(witnesses: &[&str]) -> FencePromise {
 }
 
 fn contact(accepted: u64) -> Contact {
-    Contact { began: at(0), accepted: Some(at(accepted)), unanswered: None }
+    Contact { began: at_millis(0), accepted: Some(at_millis(accepted)), unanswered: None }
 }
 
 fn open(until: u64) -> FenceState {
-    FenceState::Open { until: at(until), permit: StartPermit::Listed(PodList::default()) }
+    FenceState::Open { until: at_millis(until), permit: StartPermit::Listed(PodList::default()) }
 }
 
 fn tick(
@@ -29,21 +29,21 @@ fn tick(
     now: u64,
 ) -> (FenceState, Option<FenceCommand>) {
     let mut all = Replies::default();
-    replies.iter().for_each(|(name, asked, answer)| all.record(name, at(*asked), *answer));
+    replies.iter().for_each(|(name, asked, answer)| all.record(name, at_millis(*asked), *answer));
     let (contact, groups) = (contact(100_000), [group(&["b", "c"])]);
-    state.next(FenceEvent::Tick { contact: &contact, groups: &groups, replies: &all }, &STOCK(), at(now))
+    state.next(FenceEvent::Tick { contact: &contact, groups: &groups, replies: &all }, &STOCK(), at_millis(now))
 }
 
 #[test]
 fn a_witness_has_contact_until_it_misses_a_heartbeat_and_none_once_nothing_can_have_been_accepted() {
-    let answer = |contact: Contact, now: u64| contact.answer(&STOCK(), at(now));
+    let answer = |contact: Contact, now: u64| contact.answer(&STOCK(), at_millis(now));
     assert_eq!(answer(contact(10_000), 12_900), ContactAnswer::HasContact);
     assert_eq!(answer(contact(10_000), 13_000), ContactAnswer::Undecided);
     assert_eq!(answer(contact(10_000), 15_000), ContactAnswer::HasNoContact);
-    let unanswered = Contact { unanswered: Some(at(12_000)), ..contact(10_000) };
+    let unanswered = Contact { unanswered: Some(at_millis(12_000)), ..contact(10_000) };
     assert_eq!(answer(unanswered, 15_000), ContactAnswer::Undecided, "a server may have heard it");
     assert_eq!(answer(unanswered, 17_000), ContactAnswer::HasNoContact);
-    let new = Contact::new(at(10_000));
+    let new = Contact::new(at_millis(10_000));
     assert_eq!(answer(new, 11_000), ContactAnswer::Undecided, "an earlier process may have had contact");
     assert_eq!(answer(new, 15_000), ContactAnswer::HasNoContact);
 }
@@ -51,12 +51,12 @@ fn a_witness_has_contact_until_it_misses_a_heartbeat_and_none_once_nothing_can_h
 #[test]
 fn heartbeats_count_from_when_they_were_sent_and_never_backwards() {
     let mut contact = contact(10_000);
-    contact.record(at(12_000), RenewalOutcome::Refused);
-    contact.record(at(12_000), RenewalOutcome::Unanswered);
-    assert_eq!(contact.silent_for(at(13_000)), at(3_000));
-    contact.record(at(14_000), RenewalOutcome::Accepted);
-    contact.record(at(11_000), RenewalOutcome::Accepted);
-    assert_eq!(contact.silent_for(at(15_000)), at(1_000));
+    contact.record(at_millis(12_000), RenewalOutcome::Refused);
+    contact.record(at_millis(12_000), RenewalOutcome::Unanswered);
+    assert_eq!(contact.silent_for(at_millis(13_000)), at_millis(3_000));
+    contact.record(at_millis(14_000), RenewalOutcome::Accepted);
+    contact.record(at_millis(11_000), RenewalOutcome::Accepted);
+    assert_eq!(contact.silent_for(at_millis(15_000)), at_millis(1_000));
 }
 
 #[test]
@@ -93,12 +93,12 @@ fn when_servers_are_back_for_witnesses_first_the_nodes_own_heartbeat_has_a_momen
 #[test]
 fn while_it_is_not_known_which_group_was_accepted_both_are_obeyed() {
     let mut replies = Replies::default();
-    replies.record("b", at(106_000), Some(ContactAnswer::HasNoContact));
-    replies.record("c", at(106_000), Some(ContactAnswer::HasContact));
+    replies.record("b", at_millis(106_000), Some(ContactAnswer::HasNoContact));
+    replies.record("c", at_millis(106_000), Some(ContactAnswer::HasContact));
     let contact = contact(100_000);
     let tick = |groups: &[FencePromise]| {
         let event = FenceEvent::Tick { contact: &contact, groups, replies: &replies };
-        open(110_500).next(event, &STOCK(), at(106_500)).0
+        open(110_500).next(event, &STOCK(), at_millis(106_500)).0
     };
     assert_eq!(tick(&[group(&["b"])]), open(110_500));
     assert_eq!(tick(&[group(&["b"]), group(&["c"])]), FenceState::Closed);
@@ -107,18 +107,19 @@ fn while_it_is_not_known_which_group_was_accepted_both_are_obeyed() {
 #[test]
 fn a_node_that_never_promised_anything_runs_its_pods_whatever_happens() {
     let state = FenceState::Unbound;
-    assert!(state.permits_start("u", 0, at(u64::MAX / 2)));
+    assert!(state.permits_start("u", 0, at_millis(u64::MAX / 2)));
     assert_eq!(tick(state.clone(), &[], 900_000), (FenceState::Unbound, None));
-    let (bound, command) = state.next(FenceEvent::Bind, &STOCK(), at(1_000));
+    let (bound, command) = state.next(FenceEvent::Bind, &STOCK(), at_millis(1_000));
     assert_eq!((bound.clone(), command), (open(11_500), Some(FenceCommand::Enforce)));
-    assert_eq!(bound.next(FenceEvent::Unbind, &STOCK(), at(2_000)).0, FenceState::Unbound);
-    assert_eq!(open(1_000).next(FenceEvent::Unbind, &STOCK(), at(2_000)).0, FenceState::Closed);
+    assert_eq!(bound.next(FenceEvent::Unbind, &STOCK(), at_millis(2_000)).0, FenceState::Unbound);
+    assert_eq!(open(1_000).next(FenceEvent::Unbind, &STOCK(), at_millis(2_000)).0, FenceState::Closed);
 }
 
 #[test]
 fn contact_extends_the_time_and_contact_that_came_too_late_does_not_bring_it_back() {
-    let renewed =
-        |state: FenceState, sent, now| state.next(FenceEvent::Renewed { sent: at(sent) }, &STOCK(), at(now)).0;
+    let renewed = |state: FenceState, sent, now| {
+        state.next(FenceEvent::Renewed { sent: at_millis(sent) }, &STOCK(), at_millis(now)).0
+    };
     assert_eq!(renewed(open(10_500), 2_000, 2_100), open(12_500));
     assert_eq!(renewed(open(10_500), 10_400, 10_500), FenceState::Closed);
     assert_eq!(renewed(FenceState::Closed, 2_000, 2_100), FenceState::Closed);
@@ -127,24 +128,25 @@ fn contact_extends_the_time_and_contact_that_came_too_late_does_not_bring_it_bac
 #[test]
 fn a_pod_that_was_replaced_does_not_start_again_and_one_that_was_not_does() {
     let list = PodList { uids: ["kept".to_owned()].into(), version: 70 };
-    let listed = FenceEvent::Listed { list: list.clone(), contact: at(20_000) };
-    let (state, command) = FenceState::Closed.next(listed, &STOCK(), at(20_100));
+    let listed = FenceEvent::Listed { list: list.clone(), contact: at_millis(20_000) };
+    let (state, command) = FenceState::Closed.next(listed, &STOCK(), at_millis(20_100));
     assert_eq!(command, Some(FenceCommand::Start));
     assert!(!state.needs_list());
-    assert!(state.permits_start("kept", 10, at(20_200)), "its own version may be old");
-    assert!(!state.permits_start("replaced", 69, at(20_200)), "a late watch may still tell of it");
-    assert!(state.permits_start("new", 71, at(20_200)));
-    assert!(!state.permits_start("kept", 10, at(30_500)), "its time is up again");
-    let late = FenceEvent::Listed { list, contact: at(20_000) };
-    assert_eq!(FenceState::Closed.next(late, &STOCK(), at(31_000)), (FenceState::Closed, None));
+    assert!(state.permits_start("kept", 10, at_millis(20_200)), "its own version may be old");
+    assert!(!state.permits_start("replaced", 69, at_millis(20_200)), "a late watch may still tell of it");
+    assert!(state.permits_start("new", 71, at_millis(20_200)));
+    assert!(!state.permits_start("kept", 10, at_millis(30_500)), "its time is up again");
+    let late = FenceEvent::Listed { list, contact: at_millis(20_000) };
+    assert_eq!(FenceState::Closed.next(late, &STOCK(), at_millis(31_000)), (FenceState::Closed, None));
 }
 
 #[test]
 fn an_agent_that_starts_again_lets_pods_run_and_starts_none_before_it_has_listed_them() {
-    let state = FenceState::Open { until: at(10_500), permit: StartPermit::Unlisted };
-    assert!(state.needs_list() && !state.permits_start("u", 5, at(1_000)));
-    let listed = FenceEvent::Listed { list: PodList { uids: ["u".to_owned()].into(), version: 9 }, contact: at(1_000) };
-    assert!(state.next(listed, &STOCK(), at(1_100)).0.permits_start("u", 5, at(1_200)));
+    let state = FenceState::Open { until: at_millis(10_500), permit: StartPermit::Unlisted };
+    assert!(state.needs_list() && !state.permits_start("u", 5, at_millis(1_000)));
+    let listed =
+        FenceEvent::Listed { list: PodList { uids: ["u".to_owned()].into(), version: 9 }, contact: at_millis(1_000) };
+    assert!(state.next(listed, &STOCK(), at_millis(1_100)).0.permits_start("u", 5, at_millis(1_200)));
 }
 
 /// One machine of a simulated cluster.
@@ -163,8 +165,8 @@ struct Machine {
 
 impl Machine {
     fn clock(&self, now: u64) -> BootTime {
-        at(now + 100_000).saturating_add(at(now * self.drift.unsigned_abs() / 1000))
-            - at(if self.drift < 0 { 2 * now * self.drift.unsigned_abs() / 1000 } else { 0 })
+        at_millis(now + 100_000).saturating_add(at_millis(now * self.drift.unsigned_abs() / 1000))
+            - at_millis(if self.drift < 0 { 2 * now * self.drift.unsigned_abs() / 1000 } else { 0 })
     }
 }
 
@@ -183,7 +185,7 @@ proptest! {
         let names = ["a", "b", "c"];
         let promise = group(&["b", "c"]);
         let mut machines: Vec<Machine> = (0..3).map(|index| {
-            let mut machine = Machine { contact: Contact::new(at(0)), state: open(0), replies: Replies::default(), next: phases[index], drift: drifts[index], sends: true, hears: true };
+            let mut machine = Machine { contact: Contact::new(at_millis(0)), state: open(0), replies: Replies::default(), next: phases[index], drift: drifts[index], sends: true, hears: true };
             machine.state = FenceState::Open { until: machine.clock(0) + timing.runs_without_contact(), permit: StartPermit::Listed(PodList::default()) };
             machine
         }).collect();
@@ -209,7 +211,7 @@ proptest! {
                 };
                 if machine.sends {
                     let (last, since) = &mut heard[index];
-                    if at(now - *last) >= timing.witness_gap() { *since = now; }
+                    if at_millis(now - *last) >= timing.witness_gap() { *since = now; }
                     *last = now;
                 }
                 machine.contact.record(clock, outcome);
@@ -233,9 +235,9 @@ proptest! {
             let is_heard = |name: &str| {
                 let index = names.iter().position(|known| *known == name).unwrap();
                 let (last, since) = heard[index];
-                at(now - last) < timing.witness_gap() && at(now - since) >= promise.hearing_time()
+                at_millis(now - last) < timing.witness_gap() && at_millis(now - since) >= promise.hearing_time()
             };
-            let is_replaced = promise.allows_replacement(at(now - heard[0].0), is_heard);
+            let is_replaced = promise.allows_replacement(at_millis(now - heard[0].0), is_heard);
             prop_assert!(!(runs && is_replaced), "at {now}");
         }
     }

@@ -46,7 +46,7 @@ fn recent(at: Timestamp, now: Timestamp) -> bool {
 mod tests {
     use super::*;
 
-    fn at(seconds: u64) -> Timestamp {
+    fn at_second(seconds: u64) -> Timestamp {
         Timestamp::UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
@@ -55,13 +55,13 @@ mod tests {
         let mut suspicion = NodeSuspicion::default();
         let sets: BTreeSet<String> = ["a", "b", "c", "d"].map(String::from).into();
         for (n, set) in ["a", "b", "a", "a"].into_iter().enumerate() {
-            suspicion.record_failure(set.into(), format!("ReplicaSet {set}"), at(n as u64));
+            suspicion.record_failure(set.into(), format!("ReplicaSet {set}"), at_second(n as u64));
         }
-        assert_eq!(suspicion.reason(&sets, at(10)), None);
-        suspicion.record_failure("c".into(), "Pod c".into(), at(20));
+        assert_eq!(suspicion.reason(&sets, at_second(10)), None);
+        suspicion.record_failure("c".into(), "Pod c".into(), at_second(20));
         let why = "pods of 3 of 4 different owners kept failing here within 10m: ReplicaSet a, ReplicaSet b, Pod c";
-        assert_eq!(suspicion.reason(&sets, at(30)).as_deref(), Some(why));
-        assert_eq!(suspicion.reason(&sets, at(700)), None);
+        assert_eq!(suspicion.reason(&sets, at_second(30)).as_deref(), Some(why));
+        assert_eq!(suspicion.reason(&sets, at_second(700)), None);
     }
 
     #[test]
@@ -69,10 +69,10 @@ mod tests {
         let mut suspicion = NodeSuspicion::default();
         let sets: BTreeSet<String> = (0..10).map(|n| n.to_string()).collect();
         for set in ["1", "2", "3"] {
-            suspicion.record_failure(set.into(), set.into(), at(0));
+            suspicion.record_failure(set.into(), set.into(), at_second(0));
         }
-        assert_eq!(suspicion.reason(&sets, at(1)), None);
+        assert_eq!(suspicion.reason(&sets, at_second(1)), None);
         let gone: BTreeSet<String> = ["1", "2"].map(String::from).into();
-        assert_eq!(suspicion.reason(&gone, at(1)), None);
+        assert_eq!(suspicion.reason(&gone, at_second(1)), None);
     }
 }

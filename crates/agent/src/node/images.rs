@@ -64,7 +64,7 @@ pub fn to_free(disk: Amount, limits: &Eviction) -> u64 {
 mod tests {
     use super::*;
 
-    fn at(minute: i64) -> Timestamp {
+    fn at_minute(minute: i64) -> Timestamp {
         Timestamp::from_second(minute * 60).unwrap()
     }
 
@@ -76,11 +76,12 @@ mod tests {
     fn the_least_recently_used_go_first_until_enough_is_free() {
         let images = [image("a", 10), image("b", 10), image("c", 10), image("new", 10), image(HOST_IMAGE, 0)];
         let mut uses = Uses::default();
-        uses.note(&images[..3], &["a".to_owned()].into(), at(0));
-        uses.note(&images[..3], &["b:latest".to_owned()].into(), at(10));
-        uses.note(&images, &BTreeSet::new(), at(20));
-        let victims =
-            |bytes, used: &[&str]| uses.victims(&images, &used.iter().map(|s| s.to_string()).collect(), bytes, at(21));
+        uses.note(&images[..3], &["a".to_owned()].into(), at_minute(0));
+        uses.note(&images[..3], &["b:latest".to_owned()].into(), at_minute(10));
+        uses.note(&images, &BTreeSet::new(), at_minute(20));
+        let victims = |bytes, used: &[&str]| {
+            uses.victims(&images, &used.iter().map(|s| s.to_string()).collect(), bytes, at_minute(21))
+        };
         assert_eq!(victims(15, &[]), ["c", "a"], "one that was never used first");
         assert_eq!(victims(100, &[]), ["c", "a", "b"], "neither the young one nor the machine itself");
         assert_eq!(victims(100, &["a"]), ["c", "b"], "none that is in use");

@@ -13,7 +13,7 @@ fn pod(spec: Value) -> Pod {
     serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap()
 }
 
-fn one(container: Value) -> (Pod, Container) {
+fn pod_with_container(container: Value) -> (Pod, Container) {
     let pod = pod(json!({"containers": [container]}));
     let container = pod.spec.as_ref().unwrap().containers[0].clone();
     (pod, container)
@@ -48,7 +48,7 @@ mod limits {
             ),
             (json!({"requests": {"memory": "10Gi"}}), json!([2, null, null, null, 3])),
         ] {
-            let (pod, container) = one(json!({"name": "c", "resources": asked}));
+            let (pod, container) = pod_with_container(json!({"name": "c", "resources": asked}));
             let got = resources::container(&pod, &container, &machine());
             let got = json!([got.cpu_shares, got.cpu_quota, got.cpu_period, got.memory_limit, got.oom_score_adj]);
             assert_eq!(got, expected, "{asked}");
@@ -108,7 +108,8 @@ mod limits {
 
     #[test]
     fn huge_pages_and_critical_pods_are_set_in_the_kernel() {
-        let (mut pod, container) = one(json!({"name": "c", "resources": {"limits": {"hugepages-2Mi": "4Mi"}}}));
+        let (mut pod, container) =
+            pod_with_container(json!({"name": "c", "resources": {"limits": {"hugepages-2Mi": "4Mi"}}}));
         assert_eq!(resources::container(&pod, &container, &machine()).hugepages["2Mi"], 4 << 20);
         pod.spec.as_mut().unwrap().priority = Some(2_000_001_000);
         assert_eq!(resources::container(&pod, &container, &machine()).oom_score_adj, Some(-997));
@@ -119,7 +120,7 @@ mod contexts {
     use super::*;
 
     fn merged(pod_context: Value, own: Value) -> mainstay_runtime::spec::Security {
-        let (pod, container) = one(json!({"name": "c", "securityContext": own}));
+        let (pod, container) = pod_with_container(json!({"name": "c", "securityContext": own}));
         let mut pod = pod;
         pod.spec.as_mut().unwrap().security_context = serde_json::from_value(pod_context).unwrap();
         security::security(&pod, &container, Path::new("/profiles"))
@@ -178,7 +179,7 @@ mod contexts {
                 Some(format!("container's runAsUser breaks non-root policy {whose}")),
             ),
         ] {
-            let (pod, container) = one(json!({"name": "c", "securityContext": context}));
+            let (pod, container) = pod_with_container(json!({"name": "c", "securityContext": context}));
             let got = security::verify_non_root(&pod, &container, image).err().map(|error| error.to_string());
             assert_eq!(got, expected, "{context} {image}");
         }
@@ -404,7 +405,7 @@ async fn what_a_container_lacks_is_named() {
     ] {
         let mut container = container;
         container["name"] = json!("main");
-        let (pod, _) = one(container);
+        let (pod, _) = pod_with_container(container);
         let image = Image::default();
         let wanted = ContainerRequest { pod: &pod, name: "main", attempt: 0, image: &image, addresses: &[] };
         match specs.container(&wanted).await {
@@ -413,7 +414,7 @@ async fn what_a_container_lacks_is_named() {
         }
     }
     bench.api.set_down(true);
-    let (pod, _) = one(json!({"name": "main", "envFrom": [{"configMapRef": {"name": "unasked"}}]}));
+    let (pod, _) = pod_with_container(json!({"name": "main", "envFrom": [{"configMapRef": {"name": "unasked"}}]}));
     let image = Image::default();
     let wanted = ContainerRequest { pod: &pod, name: "main", attempt: 0, image: &image, addresses: &[] };
     assert!(matches!(specs.container(&wanted).await, Err(ConfigError::Unreachable(_))));
@@ -481,10 +482,10 @@ fn an_ephemeral_container_is_one_like_the_others() {
 
 #[test]
 fn resources_are_shown_in_units_of_the_divisor() {
-    let (_, container) = one(json!({"name": "c", "resources": {
+    let (_, container) = pod_with_container(json!({"name": "c", "resources": {
         "limits": {"cpu": "1250m", "memory": "1500Ki"}, "requests": {"memory": "1Gi"},
     }}));
-    let (_, bare) = one(json!({"name": "c"}));
+    let (_, bare) = pod_with_container(json!({"name": "c"}));
     let allocatable = machine().allocatable;
     for (container, resource, divisor, expected) in [
         (&container, "limits.cpu", "", "2"),

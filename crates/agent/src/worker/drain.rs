@@ -45,32 +45,35 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(5);
 
-    fn at(seconds: f64) -> Timestamp {
+    fn at_second(seconds: f64) -> Timestamp {
         Timestamp::from_millisecond((seconds * 1000.0) as i64).unwrap()
     }
 
     #[test]
     fn others_get_their_time_from_when_this_machine_has_stopped() {
-        let mut drain = Drain::begin(at(0.0), at(30.0), PATIENCE, true);
-        assert_eq!(drain.until(at(0.0), false), at(5.0), "it has heard at once");
-        assert_eq!(drain.until(at(0.0), true), at(0.5));
-        assert_eq!(drain.until(at(8.0), true), at(8.5), "nobody said so for long");
-        assert_eq!(drain.until(at(8.5), false), at(13.0));
+        let mut drain = Drain::begin(at_second(0.0), at_second(30.0), PATIENCE, true);
+        assert_eq!(drain.until(at_second(0.0), false), at_second(5.0), "it has heard at once");
+        assert_eq!(drain.until(at_second(0.0), true), at_second(0.5));
+        assert_eq!(drain.until(at_second(8.0), true), at_second(8.5), "nobody said so for long");
+        assert_eq!(drain.until(at_second(8.5), false), at_second(13.0));
     }
 
     #[test]
     fn half_of_the_grace_is_left_for_stopping() {
-        let mut drain = Drain::begin(at(0.0), at(30.0), PATIENCE, true);
-        assert_eq!(drain.until(at(14.8), true), at(15.0));
-        assert_eq!(drain.until(at(15.0), true), at(15.0), "it is over");
-        let mut short = Drain::begin(at(0.0), at(4.0), PATIENCE, true);
-        assert_eq!(short.until(at(0.0), false), at(2.0));
+        let mut drain = Drain::begin(at_second(0.0), at_second(30.0), PATIENCE, true);
+        assert_eq!(drain.until(at_second(14.8), true), at_second(15.0));
+        assert_eq!(drain.until(at_second(15.0), true), at_second(15.0), "it is over");
+        let mut short = Drain::begin(at_second(0.0), at_second(4.0), PATIENCE, true);
+        assert_eq!(short.until(at_second(0.0), false), at_second(2.0));
     }
 
     #[test]
     fn who_is_not_reached_or_must_not_wait_does_not() {
         for (patience, is_reached) in [(PATIENCE, false), (Duration::ZERO, true)] {
-            assert_eq!(Drain::begin(at(0.0), at(30.0), patience, is_reached).until(at(0.0), true), at(0.0));
+            assert_eq!(
+                Drain::begin(at_second(0.0), at_second(30.0), patience, is_reached).until(at_second(0.0), true),
+                at_second(0.0)
+            );
         }
     }
 }

@@ -251,7 +251,7 @@ mod tests {
 
     const GRACE: Duration = Duration::from_secs(30);
 
-    fn at(second: i64) -> Timestamp {
+    fn at_second(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }
 
@@ -285,32 +285,35 @@ mod tests {
 
     #[test]
     fn a_turn_is_taken_over_when_its_time_is_over_and_not_before() {
-        let mut lease = new_lease(&pod("a"), "drain-set", GRACE, None, at(100));
+        let mut lease = new_lease(&pod("a"), "drain-set", GRACE, None, at_second(100));
         lease.metadata.resource_version = Some("7".to_owned());
-        assert_eq!(judge_lease(&lease, &PodUid("uid-a".to_owned()), at(120)), TurnClaim::Held { since: at(100) });
+        assert_eq!(
+            judge_lease(&lease, &PodUid("uid-a".to_owned()), at_second(120)),
+            TurnClaim::Held { since: at_second(100) }
+        );
         let other = PodUid("uid-b".to_owned());
-        let taken = TurnClaim::Taken { holder: "pod a".to_owned(), until: at(140) };
-        assert_eq!(judge_lease(&lease, &other, at(139)), taken);
-        assert_eq!(judge_lease(&lease, &other, at(140)), TurnClaim::TakeOver { version: "7".to_owned() });
+        let taken = TurnClaim::Taken { holder: "pod a".to_owned(), until: at_second(140) };
+        assert_eq!(judge_lease(&lease, &other, at_second(139)), taken);
+        assert_eq!(judge_lease(&lease, &other, at_second(140)), TurnClaim::TakeOver { version: "7".to_owned() });
         // Whatever else is written there, nobody waits for ever.
         lease.spec = None;
-        assert_eq!(judge_lease(&lease, &other, at(100)), TurnClaim::TakeOver { version: "7".to_owned() });
+        assert_eq!(judge_lease(&lease, &other, at_second(100)), TurnClaim::TakeOver { version: "7".to_owned() });
         lease.spec = Some(LeaseSpec {
             holder_identity: Some("x".to_owned()),
             lease_duration_seconds: Some(-1),
-            acquire_time: Some(MicroTime(at(100))),
+            acquire_time: Some(MicroTime(at_second(100))),
             ..LeaseSpec::default()
         });
-        assert_eq!(judge_lease(&lease, &other, at(100)), TurnClaim::TakeOver { version: "7".to_owned() });
+        assert_eq!(judge_lease(&lease, &other, at_second(100)), TurnClaim::TakeOver { version: "7".to_owned() });
     }
 
     #[test]
     fn without_an_answer_a_pod_waits_for_as_long_as_a_turn_takes_and_no_longer() {
-        let waiting = judge_silence("no route".to_owned(), at(100), GRACE, at(139));
+        let waiting = judge_silence("no route".to_owned(), at_second(100), GRACE, at_second(139));
         let TurnState::Waiting { unanswered_since, retry_at, why } = waiting else { panic!("{waiting:?}") };
-        assert_eq!((unanswered_since, retry_at), (Some(at(100)), at(140)));
+        assert_eq!((unanswered_since, retry_at), (Some(at_second(100)), at_second(140)));
         assert!(why.ends_with("no route"), "{why}");
-        let going_on = judge_silence("no route".to_owned(), at(100), GRACE, at(140));
-        assert_eq!(going_on, TurnState::Granted { since: at(140), lease: None });
+        let going_on = judge_silence("no route".to_owned(), at_second(100), GRACE, at_second(140));
+        assert_eq!(going_on, TurnState::Granted { since: at_second(140), lease: None });
     }
 }

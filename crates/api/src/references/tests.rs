@@ -48,9 +48,9 @@ fn add(
 }
 
 /// An object with one text in it. A map has it as key and as value, and also below the keys that references have.
-fn at(path: &str, text: &str) -> Value {
+fn value_at(path: &str, text: &str) -> Value {
     let (field, rest) = path.split_once('.').unwrap_or((path, ""));
-    let inner = if rest.is_empty() { json!(text) } else { at(rest, text) };
+    let inner = if rest.is_empty() { json!(text) } else { value_at(rest, text) };
     wrap(field, inner, text)
 }
 
@@ -81,7 +81,7 @@ fn a_typed_field_refers_to_exactly_its_object_and_every_other_text_of_a_pod_to_n
         assert!(leaves.iter().any(|leaf| leaf.path == *path), "the schema has no text at {path}");
     }
     for leaf in &leaves {
-        let mut pod = json!({"metadata": {"name": "web"}, "spec": at(&leaf.path, PROBE)});
+        let mut pod = json!({"metadata": {"name": "web"}, "spec": value_at(&leaf.path, PROBE)});
         let expected: Vec<Reference<'_>> = fields
             .iter()
             .filter(|(path, _)| *path == leaf.path)
@@ -132,7 +132,7 @@ fn every_secret_of_a_persistent_volume_is_in_the_table_but_those_of_controllers(
         );
         let listed = known.contains(&leaf.path);
         assert_eq!(typed && !controllers.contains(&&*leaf.path), listed, "{}", leaf.path);
-        let volume = json!({"spec": at(&leaf.path, PROBE)});
+        let volume = json!({"spec": value_at(&leaf.path, PROBE)});
         let found = volume_secrets(&volume);
         let expected = SecretReference { namespace: None, name: PROBE };
         assert_eq!(found, if listed { vec![expected] } else { vec![] }, "{}", leaf.path);
@@ -168,7 +168,7 @@ fn audiences_are_those_of_the_tokens_in_volumes() {
 #[test]
 fn a_pod_that_refers_to_anything_needs_the_api() {
     for (path, to) in pod_fields() {
-        let pod = json!({"metadata": {"name": "web"}, "spec": at(&path, PROBE)});
+        let pod = json!({"metadata": {"name": "web"}, "spec": value_at(&path, PROBE)});
         let words = match to {
             Referent::Secret => "secrets",
             Referent::ConfigMap => "configmaps",
@@ -225,7 +225,7 @@ fn every_volume_of_the_schema_is_judged() {
     for (definition, path) in [("Volume", "volumes[]"), ("VolumeProjection", "volumes[].projected.sources[]")] {
         let fields = &schema.definition(&format!("io.k8s.api.core.v1.{definition}")).expect("a definition").fields;
         for field in fields.iter().filter(|field| field.name != "name") {
-            let mut pod = json!({"spec": at(path, "")});
+            let mut pod = json!({"spec": value_at(path, "")});
             let place = match definition {
                 "Volume" => &mut pod["spec"]["volumes"][0],
                 _ => &mut pod["spec"]["volumes"][0]["projected"]["sources"][0],

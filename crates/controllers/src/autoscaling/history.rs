@@ -124,7 +124,7 @@ impl HistoryStore {
 mod tests {
     use super::*;
 
-    fn at(second: i64) -> Timestamp {
+    fn at_second(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }
 
@@ -132,23 +132,23 @@ mod tests {
     fn recommendations_count_within_their_window_only() {
         let (mut history, window) = (ScaleHistory::default(), SignedDuration::from_secs(60));
         for (second, replicas) in [(100, 9), (130, 3), (130, 5), (150, 4)] {
-            history.recommend(replicas, at(second), window);
+            history.recommend(replicas, at_second(second), window);
         }
-        assert_eq!((history.lowest_since(at(90)), history.highest_since(at(90))), (Some(3), Some(9)));
-        assert_eq!(history.highest_since(at(100)), Some(5), "what is as old as the window does not count");
-        history.recommend(1, at(180), window);
-        assert_eq!(history.highest_since(at(0)), Some(5), "older ones are forgotten");
+        assert_eq!((history.lowest_since(at_second(90)), history.highest_since(at_second(90))), (Some(3), Some(9)));
+        assert_eq!(history.highest_since(at_second(100)), Some(5), "what is as old as the window does not count");
+        history.recommend(1, at_second(180), window);
+        assert_eq!(history.highest_since(at_second(0)), Some(5), "older ones are forgotten");
     }
 
     #[test]
     fn a_second_has_one_entry_however_often_something_is_recorded() {
         let mut history = ScaleHistory::default();
         for n in 0..1000 {
-            history.recommend(n, at(1), SignedDuration::from_secs(60));
-            history.scaled(1, at(1), SignedDuration::from_secs(60));
+            history.recommend(n, at_second(1), SignedDuration::from_secs(60));
+            history.scaled(1, at_second(1), SignedDuration::from_secs(60));
         }
         assert_eq!((history.recommendations.len(), history.events.len()), (1, 1));
-        assert_eq!((history.lowest_since(at(0)), history.highest_since(at(0))), (Some(0), Some(999)));
-        assert_eq!(history.change_since(at(0)), 1000);
+        assert_eq!((history.lowest_since(at_second(0)), history.highest_since(at_second(0))), (Some(0), Some(999)));
+        assert_eq!(history.change_since(at_second(0)), 1000);
     }
 }

@@ -138,12 +138,12 @@ mod tests {
     const LOST: Silence = Silence::Lost { unique_pods_ended: false };
     const FENCED: Silence = Silence::Lost { unique_pods_ended: true };
 
-    fn at(second: i64) -> Timestamp {
+    fn at_second(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }
 
     fn taint(key: &str, since: i64) -> NoExecuteTaint {
-        NoExecuteTaint { key: key.to_owned(), value: String::new(), since: at(since) }
+        NoExecuteTaint { key: key.to_owned(), value: String::new(), since: at_second(since) }
     }
 
     fn tolerates(key: TolerationKey, seconds: Option<i64>) -> NoExecuteToleration {
@@ -154,7 +154,7 @@ mod tests {
         PodView {
             key: ObjectKey::new("ns", "p"),
             uid: "u".to_owned(),
-            created: at(0),
+            created: at_second(0),
             tolerations: tolerations.into(),
             is_unique: false,
             is_controlled: true,
@@ -177,38 +177,47 @@ mod tests {
         vec![PodAction::Remove { pod: ObjectKey::new("ns", "p"), uid: "u".to_owned(), why }]
     }
 
-    fn one(taints: &[NoExecuteTaint], silence: Silence, pod: PodView, now: i64) -> (Vec<PodAction>, Option<Timestamp>) {
-        plan(taints, silence, &[pod], at(now))
+    fn plan_for_pod(
+        taints: &[NoExecuteTaint],
+        silence: Silence,
+        pod: PodView,
+        now: i64,
+    ) -> (Vec<PodAction>, Option<Timestamp>) {
+        plan(taints, silence, &[pod], at_second(now))
     }
 
     #[test]
     fn a_pod_without_a_toleration_is_evicted_at_once_and_one_that_tolerates_for_ever_never() {
         let taints = [taint("maintenance", 100)];
-        assert_eq!(one(&taints, Silence::Heard, pod(vec![]), 100), (evict(), None));
+        assert_eq!(plan_for_pod(&taints, Silence::Heard, pod(vec![]), 100), (evict(), None));
         let for_ever = |key| pod(vec![tolerates(key, None)]);
-        assert_eq!(one(&taints, Silence::Heard, for_ever(TolerationKey::Every), 999), (vec![], None));
+        assert_eq!(plan_for_pod(&taints, Silence::Heard, for_ever(TolerationKey::Every), 999), (vec![], None));
         let named = TolerationKey::Other("maintenance".into());
-        assert_eq!(one(&taints, Silence::Heard, for_ever(named), 999), (vec![], None));
-        assert_eq!(one(&taints, Silence::Heard, for_ever(TolerationKey::NotReady), 100), (evict(), None));
+        assert_eq!(plan_for_pod(&taints, Silence::Heard, for_ever(named), 999), (vec![], None));
+        assert_eq!(plan_for_pod(&taints, Silence::Heard, for_ever(TolerationKey::NotReady), 100), (evict(), None));
     }
 
     #[test]
     fn the_shortest_of_the_matching_times_counts_from_when_the_taint_came() {
         let both = pod(vec![tolerates(TolerationKey::Every, Some(60)), tolerates(TolerationKey::NotReady, Some(5))]);
         let not_ready = [taint(NOT_READY, 100)];
-        assert_eq!(one(&not_ready, Silence::Heard, both.clone(), 104), (vec![], Some(at(105))));
-        assert_eq!(one(&not_ready, Silence::Heard, both.clone(), 105), (evict(), None));
+        assert_eq!(plan_for_pod(&not_ready, Silence::Heard, both.clone(), 104), (vec![], Some(at_second(105))));
+        assert_eq!(plan_for_pod(&not_ready, Silence::Heard, both.clone(), 105), (evict(), None));
         let other = [taint("maintenance", 100)];
-        assert_eq!(one(&other, Silence::Heard, both.clone(), 105), (vec![], Some(at(160))));
+        assert_eq!(plan_for_pod(&other, Silence::Heard, both.clone(), 105), (vec![], Some(at_second(160))));
         let each = [taint(NOT_READY, 200), taint("maintenance", 100)];
-        assert_eq!(one(&each, Silence::Heard, both.clone(), 105), (vec![], Some(at(160))));
-        assert_eq!(one(&[], Silence::Heard, both.clone(), 999), (vec![], None), "the taint is gone");
-        let younger = PodView { created: at(300), ..both.clone() };
-        assert_eq!(one(&other, Silence::Heard, younger, 301), (vec![], Some(at(360))), "made for this node later");
+        assert_eq!(plan_for_pod(&each, Silence::Heard, both.clone(), 105), (vec![], Some(at_second(160))));
+        assert_eq!(plan_for_pod(&[], Silence::Heard, both.clone(), 999), (vec![], None), "the taint is gone");
+        let younger = PodView { created: at_second(300), ..both.clone() };
+        assert_eq!(
+            plan_for_pod(&other, Silence::Heard, younger, 301),
+            (vec![], Some(at_second(360))),
+            "made for this node later"
+        );
         let negative = pod(vec![tolerates(TolerationKey::Every, Some(-3))]);
-        assert_eq!(one(&other, Silence::Heard, negative, 100), (evict(), None));
+        assert_eq!(plan_for_pod(&other, Silence::Heard, negative, 100), (evict(), None));
         let endless = pod(vec![tolerates(TolerationKey::Every, Some(i64::MAX))]);
-        assert_eq!(one(&other, Silence::Heard, endless, 100), (vec![], None));
+        assert_eq!(plan_for_pod(&other, Silence::Heard, endless, 100), (vec![], None));
     }
 
     #[test]
@@ -216,44 +225,48 @@ mod tests {
         let taints = [taint(UNREACHABLE, 100)];
         let ready = PodView { is_ready: true, ..stock() };
         let marked = vec![PodAction::MarkNotReady { pod: ready.key.clone(), uid: ready.uid.clone() }];
-        assert_eq!(one(&taints, LOST, ready, 101), (marked, Some(at(105))));
-        assert_eq!(one(&taints, LOST, stock(), 105), (remove(Removal::Evicted), None));
+        assert_eq!(plan_for_pod(&taints, LOST, ready, 101), (marked, Some(at_second(105))));
+        assert_eq!(plan_for_pod(&taints, LOST, stock(), 105), (remove(Removal::Evicted), None));
         let bare = PodView { is_controlled: false, ..stock() };
         let failed = vec![PodAction::Fail { pod: bare.key.clone(), uid: bare.uid.clone() }];
-        assert_eq!(one(&taints, LOST, bare, 105), (failed, None));
+        assert_eq!(plan_for_pod(&taints, LOST, bare, 105), (failed, None));
         let daemon = pod(vec![tolerates(TolerationKey::Unreachable, None)]);
-        assert_eq!(one(&taints, LOST, daemon, 9999), (vec![], None));
+        assert_eq!(plan_for_pod(&taints, LOST, daemon, 9999), (vec![], None));
     }
 
     #[test]
     fn unique_pods_wait_until_their_node_has_stopped_them() {
         let (taints, unique) = ([taint(UNREACHABLE, 100)], || PodView { is_unique: true, ..stock() });
-        assert_eq!(one(&taints, LOST, unique(), 200), (vec![], None));
-        assert_eq!(one(&taints, FENCED, unique(), 104), (vec![], Some(at(105))));
-        assert_eq!(one(&taints, FENCED, unique(), 105), (remove(Removal::Evicted), None));
-        let deleted = || PodView { ends_at: Some(at(90)), ..unique() };
-        assert_eq!(one(&taints, LOST, deleted(), 200), (vec![], None));
-        assert_eq!(one(&taints, FENCED, deleted(), 101), (remove(Removal::Deleted), None));
+        assert_eq!(plan_for_pod(&taints, LOST, unique(), 200), (vec![], None));
+        assert_eq!(plan_for_pod(&taints, FENCED, unique(), 104), (vec![], Some(at_second(105))));
+        assert_eq!(plan_for_pod(&taints, FENCED, unique(), 105), (remove(Removal::Evicted), None));
+        let deleted = || PodView { ends_at: Some(at_second(90)), ..unique() };
+        assert_eq!(plan_for_pod(&taints, LOST, deleted(), 200), (vec![], None));
+        assert_eq!(plan_for_pod(&taints, FENCED, deleted(), 101), (remove(Removal::Deleted), None));
         let off = [taint(UNREACHABLE, 100), taint(OUT_OF_SERVICE, 100)];
-        assert_eq!(one(&off, LOST, unique(), 101), (remove(Removal::Evicted), None), "the administrator says so");
+        assert_eq!(
+            plan_for_pod(&off, LOST, unique(), 101),
+            (remove(Removal::Evicted), None),
+            "the administrator says so"
+        );
     }
 
     #[test]
     fn a_pod_that_is_being_deleted_is_left_to_its_node_unless_that_is_lost() {
         let taints = [taint(UNREACHABLE, 100)];
-        let leaving = |at_second| PodView { ends_at: Some(at(at_second)), ..pod(vec![]) };
-        assert_eq!(one(&taints, Silence::Heard, leaving(90), 200), (vec![], None));
-        assert_eq!(one(&taints, LOST, leaving(130), 120), (vec![], Some(at(130))));
-        assert_eq!(one(&taints, LOST, leaving(130), 130), (remove(Removal::Deleted), None));
+        let leaving = |at| PodView { ends_at: Some(at_second(at)), ..pod(vec![]) };
+        assert_eq!(plan_for_pod(&taints, Silence::Heard, leaving(90), 200), (vec![], None));
+        assert_eq!(plan_for_pod(&taints, LOST, leaving(130), 120), (vec![], Some(at_second(130))));
+        assert_eq!(plan_for_pod(&taints, LOST, leaving(130), 130), (remove(Removal::Deleted), None));
         let held = PodView { is_removed: true, ..leaving(90) };
-        assert_eq!(one(&taints, LOST, held, 200), (vec![], None));
+        assert_eq!(plan_for_pod(&taints, LOST, held, 200), (vec![], None));
     }
 
     #[test]
     fn while_a_silence_proves_nothing_only_taints_of_users_evict() {
         let unproven = Silence::Unproven;
-        assert_eq!(one(&[taint(UNREACHABLE, 100)], unproven, stock(), 999), (vec![], None));
-        assert_eq!(one(&[taint("maintenance", 100)], unproven, stock(), 999), (evict(), None));
+        assert_eq!(plan_for_pod(&[taint(UNREACHABLE, 100)], unproven, stock(), 999), (vec![], None));
+        assert_eq!(plan_for_pod(&[taint("maintenance", 100)], unproven, stock(), 999), (evict(), None));
     }
 
     proptest! {
@@ -263,13 +276,13 @@ mod tests {
             is_controlled: bool, is_ready: bool,
         ) {
             let unique = PodView {
-                is_unique: true, is_controlled, is_ready, ends_at: deleted.map(at),
+                is_unique: true, is_controlled, is_ready, ends_at: deleted.map(at_second),
                 ..pod(vec![tolerates(TolerationKey::Every, seconds)])
             };
-            let (actions, _) = one(&[taint(UNREACHABLE, 100), taint("own", 50)], LOST, unique.clone(), now);
+            let (actions, _) = plan_for_pod(&[taint(UNREACHABLE, 100), taint("own", 50)], LOST, unique.clone(), now);
             let is_mark = |action: &PodAction| matches!(action, PodAction::MarkNotReady { .. });
             prop_assert!(actions.iter().all(is_mark), "{actions:?}");
-            let (actions, next) = one(&[taint(UNREACHABLE, 100)], FENCED, PodView { is_ready: false, ..unique }, now);
+            let (actions, next) = plan_for_pod(&[taint(UNREACHABLE, 100)], FENCED, PodView { is_ready: false, ..unique }, now);
             prop_assert!(actions.len() <= 1 && (actions.is_empty() || next.is_none()));
         }
     }

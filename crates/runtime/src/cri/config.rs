@@ -335,7 +335,7 @@ fn text(path: &Path) -> String {
 mod tests {
     use super::*;
 
-    fn of(security: Security, image: ImageUser) -> proto::LinuxContainerSecurityContext {
+    fn security_context(security: Security, image: ImageUser) -> proto::LinuxContainerSecurityContext {
         super::security(&security, &image, proto::NamespaceOption::default())
     }
 
@@ -343,7 +343,7 @@ mod tests {
     fn the_user_is_the_specs_or_the_images_or_root() {
         let user = |asked, uid, name: &str| {
             let security = Security { run_as_user: asked, ..Security::default() };
-            let context = of(security, ImageUser { uid, name: name.to_owned() });
+            let context = security_context(security, ImageUser { uid, name: name.to_owned() });
             (context.run_as_user.map(|v| v.value), context.run_as_username)
         };
         assert_eq!(user(Some(7), Some(5), "worker"), (Some(7), String::new()));
@@ -359,13 +359,13 @@ mod tests {
             selinux: Some(SelinuxOptions { level: "s0".into(), ..SelinuxOptions::default() }),
             ..Security::default()
         };
-        let context = of(security, ImageUser::default());
+        let context = security_context(security, ImageUser::default());
         assert_eq!(
             (context.apparmor_profile.as_str(), context.apparmor.unwrap().localhost_ref.as_str()),
             ("localhost/mine", "mine")
         );
         assert_eq!(context.selinux_options.unwrap().level, "s0");
-        assert_eq!(of(Security::default(), ImageUser::default()).apparmor, None);
+        assert_eq!(security_context(Security::default(), ImageUser::default()).apparmor, None);
     }
 
     #[test]
@@ -398,7 +398,7 @@ mod tests {
 
     #[test]
     fn kernel_files_are_hidden_unless_asked_otherwise() {
-        let paths = |security| of(security, ImageUser::default()).masked_paths.len();
+        let paths = |security| security_context(security, ImageUser::default()).masked_paths.len();
         assert_eq!(paths(Security::default()), MASKED.len());
         assert_eq!(paths(Security { unmasked_proc: true, ..Security::default() }), 0);
         assert_eq!(paths(Security { privileged: true, ..Security::default() }), 0);

@@ -71,7 +71,7 @@ fn netns(answer: &proto::PodSandboxStatusResponse) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    fn of(json: &str) -> Option<PathBuf> {
+    fn netns_in(json: &str) -> Option<PathBuf> {
         netns(&proto::PodSandboxStatusResponse {
             info: [("info".to_owned(), json.to_owned())].into(),
             ..Default::default()
@@ -81,12 +81,12 @@ mod tests {
     #[test]
     fn the_network_is_found_by_path_or_by_process() {
         let spec = r#"{"pid": 7, "runtimeSpec": {"linux": {"namespaces": [{"type": "ipc", "path": "/i"}, {"type": "network", "path": "/n"}]}}}"#;
-        assert_eq!(of(spec), Some("/n".into()));
+        assert_eq!(netns_in(spec), Some("/n".into()));
         assert_eq!(
-            of(r#"{"pid": 7, "runtimeSpec": {"linux": {"namespaces": [{"type": "network"}]}}}"#),
+            netns_in(r#"{"pid": 7, "runtimeSpec": {"linux": {"namespaces": [{"type": "network"}]}}}"#),
             Some("/proc/7/ns/net".into())
         );
-        assert_eq!(of(r#"{"pid": 0}"#), None);
-        assert_eq!(of("{"), None);
+        assert_eq!(netns_in(r#"{"pid": 0}"#), None);
+        assert_eq!(netns_in("{"), None);
     }
 }

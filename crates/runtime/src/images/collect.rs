@@ -56,19 +56,19 @@ mod tests {
 
     use super::*;
 
-    fn at(seconds: u64) -> SystemTime {
+    fn at_second(seconds: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
     fn image(id: &str, layers: &[&str], last_used: u64) -> Candidate {
         let layers = layers.iter().map(|layer| layer.to_string()).collect();
-        Candidate { id: id.into(), layers, last_used: at(last_used) }
+        Candidate { id: id.into(), layers, last_used: at_second(last_used) }
     }
 
     fn chosen(images: &[Candidate], in_use: &[&str], bytes: u64) -> Vec<String> {
         let in_use = in_use.iter().map(|id| id.to_string()).collect();
         let sizes = [("base", 100), ("a", 10), ("b", 20), ("c", 30)].map(|(id, size)| (id.to_owned(), size));
-        choose(images, &in_use, &sizes.into(), at(1000), bytes)
+        choose(images, &in_use, &sizes.into(), at_second(1000), bytes)
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub async fn a_watcher_sees_each_write_of_concurrent_writers_once_in_order(store
                 let mut written = Vec::new();
                 for n in 0..WRITES {
                     let key = format!("/p/{w}");
-                    written.push(at(put(&store, &key, &n.to_string()).await, &format!("{key}={n}")));
+                    written.push(at_revision(put(&store, &key, &n.to_string()).await, &format!("{key}={n}")));
                     put(&store, &format!("/q/{w}"), "elsewhere").await;
                 }
                 written

@@ -101,6 +101,6 @@ pub async fn a_watch_from_the_compacted_revision_works(store: Any) {
     store.compact(second).await.expect("compact");
     let mut watch = watch(&store, "/p/", second).await;
     let observed = changes(&mut watch, 1).await;
-    assert_eq!(describe_change(&observed[0]), at(third, "/p/a=3"));
+    assert_eq!(describe_change(&observed[0]), at_revision(third, "/p/a=3"));
     assert_eq!(text(observed[0].previous.as_ref().expect("a previous value")), "/p/a=2");
 }

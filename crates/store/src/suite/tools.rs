@@ -57,7 +57,7 @@ pub(super) fn describe_change(change: &Change) -> String {
     }
 }
 
-pub(super) fn at(revision: Revision, what: &str) -> String {
+pub(super) fn at_revision(revision: Revision, what: &str) -> String {
     format!("{revision} {what}")
 }
 

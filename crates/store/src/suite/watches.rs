@@ -9,7 +9,7 @@ pub async fn a_watch_sees_changes_after_its_revision_in_order(store: Any) {
     let first = put(&store, "/p/a", "1").await;
     let second = put(&store, "/p/b", "2").await;
     let third = delete(&store, "/p/a").await;
-    let expected = [at(first, "/p/a=1"), at(second, "/p/b=2"), at(third, "/p/a gone")];
+    let expected = [at_revision(first, "/p/a=1"), at_revision(second, "/p/b=2"), at_revision(third, "/p/a gone")];
     assert_eq!(events(&mut watch, 3).await, expected);
 }
 
@@ -22,7 +22,7 @@ pub async fn a_watch_sees_nothing_outside_its_prefix(store: Any) {
     let inside = put(&store, "/p/b/c/d", "2").await;
     let outside = put(&store, "/q/b", "3").await;
     let observed: Vec<_> = drain_to(&mut watch, outside).await.iter().map(describe_change).collect();
-    assert_eq!(observed, [at(inside, "/p/b/c/d=2")]);
+    assert_eq!(observed, [at_revision(inside, "/p/b/c/d=2")]);
 }
 
 pub async fn a_watch_with_an_odd_prefix_sees_what_starts_with_it(store: Any) {
@@ -34,8 +34,13 @@ pub async fn a_watch_with_an_odd_prefix_sees_what_starts_with_it(store: Any) {
     let third = put(&store, "/p/na", "3").await;
     let last = put(&store, "/p/nb", "4").await;
     let observed: Vec<_> = drain_to(&mut one, last).await.iter().map(describe_change).collect();
-    assert_eq!(observed, [at(first, "/p/name=1"), at(third, "/p/na=3")]);
-    let expected = [at(first, "/p/name=1"), at(second, "/p/n=2"), at(third, "/p/na=3"), at(last, "/p/nb=4")];
+    assert_eq!(observed, [at_revision(first, "/p/name=1"), at_revision(third, "/p/na=3")]);
+    let expected = [
+        at_revision(first, "/p/name=1"),
+        at_revision(second, "/p/n=2"),
+        at_revision(third, "/p/na=3"),
+        at_revision(last, "/p/nb=4"),
+    ];
     assert_eq!(events(&mut all, 4).await, expected);
 }
 
@@ -60,8 +65,8 @@ pub async fn a_watch_resumes_at_every_revision(store: Any) {
     for n in 0..12 {
         let key = format!("/p/{}", n % 3);
         truth.push(match n % 4 {
-            3 => at(delete(&store, &key).await, &format!("{key} gone")),
-            _ => at(put(&store, &key, &n.to_string()).await, &format!("{key}={n}")),
+            3 => at_revision(delete(&store, &key).await, &format!("{key} gone")),
+            _ => at_revision(put(&store, &key, &n.to_string()).await, &format!("{key}={n}")),
         });
     }
     for skip in 0..=truth.len() {
@@ -97,7 +102,7 @@ pub async fn a_transaction_is_cut_to_the_prefix(store: Any) {
     for watch in [&mut live, &mut late] {
         let mut observed: Vec<_> = drain_to(watch, written).await.iter().map(describe_change).collect();
         observed.sort();
-        assert_eq!(observed, [at(written, "/p/a=1"), at(written, "/p/b=1")]);
+        assert_eq!(observed, [at_revision(written, "/p/a=1"), at_revision(written, "/p/b=1")]);
     }
 }
 
@@ -148,7 +153,7 @@ pub async fn many_watches_of_one_prefix_all_see_a_change(store: Any) {
     }
     let written = put(&store, "/p/a", "1").await;
     for watch in &mut all {
-        assert_eq!(events(watch, 1).await, [at(written, "/p/a=1")]);
+        assert_eq!(events(watch, 1).await, [at_revision(written, "/p/a=1")]);
     }
 }
 
@@ -164,7 +169,7 @@ pub async fn a_dropped_next_loses_nothing(store: Any) {
         {
             observed.extend(changes.iter().map(describe_change));
         }
-        expected.push(at(put(&store, "/p/a", &n.to_string()).await, &format!("/p/a={n}")));
+        expected.push(at_revision(put(&store, "/p/a", &n.to_string()).await, &format!("/p/a={n}")));
     }
     let missing = expected.len() - observed.len();
     observed.extend(events(&mut watch, missing).await);

@@ -32,23 +32,27 @@ fn a_disruption_budget_counts_unless_the_annotation_says_otherwise() {
     assert_eq!(allowance(Budget::Count(7), Some(&spec(Some("1"), None)), 50), Some(7));
 }
 
-fn at(seconds: i64) -> Timestamp {
+fn at_second(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + seconds).unwrap()
 }
 
 fn slot(number: u32, holder: &str, until: i64) -> Slot {
-    Slot { number, holder: holder.into(), until: at(until), version: String::new() }
+    Slot { number, holder: holder.into(), until: at_second(until), version: String::new() }
 }
 
 #[test]
 fn a_place_is_kept_found_again_and_taken_over_when_its_time_is_over() {
     let slots = [slot(0, "a", 10), slot(1, "b", 20)];
-    assert_eq!(claim(&slots, 2, "a", 0, at(5)), SlotClaim::Held(0));
-    assert_eq!(claim(&slots, 2, "c", 0, at(5)), SlotClaim::Full { taken: 2 });
-    assert_eq!(claim(&slots, 3, "c", 0, at(5)), SlotClaim::Create(2));
-    assert_eq!(claim(&slots, 2, "c", 0, at(15)), SlotClaim::TakeOver(slots[0].clone()));
-    assert_eq!(claim(&slots, 1, "c", 0, at(15)), SlotClaim::Full { taken: 1 }, "the set shrank while b had its slot");
-    assert_eq!(claim(&[slot(0, "", 99)], 1, "c", 0, at(15)), SlotClaim::TakeOver(slot(0, "", 99)));
+    assert_eq!(claim(&slots, 2, "a", 0, at_second(5)), SlotClaim::Held(0));
+    assert_eq!(claim(&slots, 2, "c", 0, at_second(5)), SlotClaim::Full { taken: 2 });
+    assert_eq!(claim(&slots, 3, "c", 0, at_second(5)), SlotClaim::Create(2));
+    assert_eq!(claim(&slots, 2, "c", 0, at_second(15)), SlotClaim::TakeOver(slots[0].clone()));
+    assert_eq!(
+        claim(&slots, 1, "c", 0, at_second(15)),
+        SlotClaim::Full { taken: 1 },
+        "the set shrank while b had its slot"
+    );
+    assert_eq!(claim(&[slot(0, "", 99)], 1, "c", 0, at_second(15)), SlotClaim::TakeOver(slot(0, "", 99)));
 }
 
 /// The API as agents see it: objects with versions, created once and updated by compare-and-set.
@@ -109,9 +113,9 @@ proptest! {
                 Act::Claim(agent) => {
                     let Some(view) = views[agent].take() else { continue };
                     let pod = format!("pod-{agent}");
-                    match claim(&view, allowed, &pod, agent as u32, at(now)) {
-                        SlotClaim::Create(n) => drop(model.write(n, None, &pod, at(now + SETTLE))),
-                        SlotClaim::TakeOver(p) => drop(model.write(p.number, Some(&p.version), &pod, at(now + SETTLE))),
+                    match claim(&view, allowed, &pod, agent as u32, at_second(now)) {
+                        SlotClaim::Create(n) => drop(model.write(n, None, &pod, at_second(now + SETTLE))),
+                        SlotClaim::TakeOver(p) => drop(model.write(p.number, Some(&p.version), &pod, at_second(now + SETTLE))),
                         SlotClaim::Held(_) | SlotClaim::Full { .. } => {}
                     }
                 }
@@ -121,7 +125,7 @@ proptest! {
                 }
                 Act::Wait(seconds) => now += seconds,
             }
-            let held = model.slots.values().filter(|p| !p.holder.is_empty() && at(now) < p.until).count();
+            let held = model.slots.values().filter(|p| !p.holder.is_empty() && at_second(now) < p.until).count();
             prop_assert!(held <= allowed as usize, "{held} of {allowed} at {now}: {:?}", model.slots);
         }
     }
@@ -131,7 +135,7 @@ proptest! {
     fn a_free_place_is_always_found(holders in proptest::collection::vec(any::<bool>(), 0..6), allowed in 1u32..6) {
         let slots: Vec<_> = holders.iter().enumerate().map(|(n, live)| slot(n as u32, "x", if *live { 10 } else { 0 })).collect();
         let taken = holders.iter().filter(|live| **live).count() as u32;
-        let full = matches!(claim(&slots, allowed, "me", 3, at(5)), SlotClaim::Full { .. });
+        let full = matches!(claim(&slots, allowed, "me", 3, at_second(5)), SlotClaim::Full { .. });
         prop_assert!(!full || taken >= allowed);
     }
 }

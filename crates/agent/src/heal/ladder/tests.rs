@@ -6,14 +6,14 @@ use super::*;
 
 const CRASH: Cause = Cause::Crashed { exit_code: 1 };
 
-fn at(seconds: u64) -> Timestamp {
+fn at_second(seconds: u64) -> Timestamp {
     Timestamp::UNIX_EPOCH + Duration::from_secs(1_000_000 + seconds)
 }
 
 fn fail(policy: &Policy, history: &mut History, may_move: bool, seconds: u64) -> Rung {
-    history.settle(policy, at(seconds));
-    let step = step(policy, history, may_move, "web", &CRASH, at(seconds));
-    history.record(&step.rung, at(seconds));
+    history.settle(policy, at_second(seconds));
+    let step = step(policy, history, may_move, "web", &CRASH, at_second(seconds));
+    history.record(&step.rung, at_second(seconds));
     step.rung
 }
 
@@ -61,10 +61,10 @@ fn rungs_can_be_left_out() {
 fn a_step_says_what_and_why() {
     let mut history = History::default();
     let policy = Policy::parse("restarts=1/5m").unwrap();
-    let first = step(&policy, &history, true, "web", &CRASH, at(0));
+    let first = step(&policy, &history, true, "web", &CRASH, at_second(0));
     assert_eq!(first.message, "Restarting container web: ended with exit code 1");
-    history.record(&first.rung, at(0));
-    let second = step(&policy, &history, true, "web", &Cause::OutOfMemory, at(1));
+    history.record(&first.rung, at_second(0));
+    let second = step(&policy, &history, true, "web", &Cause::OutOfMemory, at_second(1));
     assert_eq!(
         second.message,
         "Recreating the pod on this machine (1 of 2 in 1h): container web was killed for want of memory; restarting \
@@ -77,10 +77,10 @@ fn a_short_spell_of_health_forgets_nothing_and_a_long_one_everything() {
     let policy = Policy::parse("restarts=2/1h, reset=10m").unwrap();
     let mut history = History::default();
     assert_eq!(fail(&policy, &mut history, true, 0), Rung::Restart);
-    history.well(at(1));
+    history.well(at_second(1));
     assert_eq!(fail(&policy, &mut history, true, 500), Rung::Restart);
-    history.well(at(501));
-    history.well(at(1000)); // repeated; it began at 501
+    history.well(at_second(501));
+    history.well(at_second(1000)); // repeated; it began at 501
     assert!(matches!(fail(&policy, &mut history.clone(), true, 1000), Rung::Recreate { .. }));
     assert_eq!(fail(&policy, &mut history, true, 1101), Rung::Restart);
     assert_eq!(history.restarts.len(), 1);
@@ -119,11 +119,11 @@ proptest! {
         more in (0u64..300, any::<bool>()),
         may_move: bool,
     ) {
-        let times = |list: &[u64]| list.iter().map(|s| at(*s)).collect::<Vec<_>>();
+        let times = |list: &[u64]| list.iter().map(|s| at_second(*s)).collect::<Vec<_>>();
         let less = History { restarts: times(&restarts), recreates: times(&recreates), healthy_since: None };
         let mut greater = less.clone();
-        if more.1 { greater.restarts.push(at(more.0)) } else { greater.recreates.push(at(more.0)) }
-        let rung = |history: &History| height(&step(&policy, history, may_move, "c", &CRASH, at(300)).rung);
+        if more.1 { greater.restarts.push(at_second(more.0)) } else { greater.recreates.push(at_second(more.0)) }
+        let rung = |history: &History| height(&step(&policy, history, may_move, "c", &CRASH, at_second(300)).rung);
         prop_assert!(rung(&greater) >= rung(&less));
         prop_assert!(may_move && policy.may_move || rung(&greater) < 2);
     }
@@ -137,8 +137,8 @@ proptest! {
             now += gap;
             fail(&policy, &mut history, may_move, now);
         }
-        history.well(at(now));
-        history.settle(&policy, at(now) + policy.reset);
+        history.well(at_second(now));
+        history.settle(&policy, at_second(now) + policy.reset);
         prop_assert!(history.is_empty());
     }
 }

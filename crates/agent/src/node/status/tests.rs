@@ -18,12 +18,12 @@ fn observed() -> MachineObservation {
     }
 }
 
-fn at(second: i64) -> Timestamp {
+fn at_second(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
 fn made(observed: &MachineObservation, before: Option<&NodeStatus>, now: i64) -> NodeStatus {
-    status(&settings(), &facts(), observed, before, at(now))
+    status(&settings(), &facts(), observed, before, at_second(now))
 }
 
 #[test]
@@ -89,15 +89,15 @@ fn a_condition_remembers_since_when() {
     let second = made(&observed(), Some(&first), 20);
     let ready = condition(&second, "Ready").unwrap();
     assert_eq!((ready.status.as_str(), ready.reason.as_deref()), ("True", Some("KubeletReady")));
-    assert_eq!(ready.last_transition_time, Some(Time(at(10))));
-    assert_eq!(ready.last_heartbeat_time, Some(Time(at(20))));
+    assert_eq!(ready.last_transition_time, Some(Time(at_second(10))));
+    assert_eq!(ready.last_heartbeat_time, Some(Time(at_second(20))));
     assert!(!differs(&first, &second), "only the time has passed");
     let pressed = MachineObservation { pressures: ["MemoryPressure"].into(), ..observed() };
     let third = made(&pressed, Some(&second), 30);
     assert!(differs(&second, &third));
     let memory = condition(&third, "MemoryPressure").unwrap();
     assert_eq!(memory.message.as_deref(), Some("kubelet has insufficient memory available"));
-    assert_eq!(memory.last_transition_time, Some(Time(at(30))));
+    assert_eq!(memory.last_transition_time, Some(Time(at_second(30))));
 }
 
 #[test]

@@ -22,7 +22,7 @@ use crate::{
 
 const T0: Timestamp = Timestamp::UNIX_EPOCH;
 
-fn at(seconds: u64) -> Timestamp {
+fn at_second(seconds: u64) -> Timestamp {
     T0 + Duration::from_secs(seconds)
 }
 
@@ -80,7 +80,7 @@ fn running() -> ContainerState {
 fn exited(exit_code: i32, finished: u64) -> ContainerState {
     ContainerState::Exited {
         started_at: Some(T0),
-        finished_at: at(finished),
+        finished_at: at_second(finished),
         exit_code,
         signal: None,
         oom: false,
@@ -131,16 +131,16 @@ fn a_pod_that_waits_for_its_needs_has_its_images_and_starts_nothing() {
     let mut waiting = world(RestartPolicy::Always, &[("i", Role::Init)], &["c"]);
     waiting.needs = needing("db: 0 of 1 ready", false);
     let pull = |name: &str| Action::PullImage { container: name.to_owned() };
-    assert_eq!(plan(&waiting, at(0)).actions, [pull("i"), pull("c")]);
+    assert_eq!(plan(&waiting, at_second(0)).actions, [pull("i"), pull("c")]);
     for name in ["i", "c"] {
         waiting.retry_state.containers.entry(name.to_owned()).or_default().has_image = true;
     }
-    assert_eq!(plan(&waiting, at(0)).actions, []);
+    assert_eq!(plan(&waiting, at_second(0)).actions, []);
     let met = World { needs: NeedsObservation { is_declared: true, ..NeedsObservation::default() }, ..waiting.clone() };
-    assert_eq!(plan(&met, at(0)).actions, [Action::Start { container: "i".to_owned(), attempt: 0 }]);
+    assert_eq!(plan(&met, at_second(0)).actions, [Action::Start { container: "i".to_owned(), attempt: 0 }]);
     let begun = waiting.with(container("i", 0, exited(0, 5)));
     assert_eq!(
-        plan(&begun, at(5)).actions,
+        plan(&begun, at_second(5)).actions,
         [Action::Start { container: "c".to_owned(), attempt: 0 }],
         "a pod that has begun to start is not stopped half-way"
     );
@@ -155,7 +155,7 @@ fn a_liveness_failure_while_a_kept_need_is_unmet_draws_no_restart() {
         let id = world.newest("c").unwrap().id.clone();
         world.probes.insert(id, probe::Results { started: true, ready: false, failed: Some(failed.clone()) });
         world.needs = needs;
-        plan(&world, at(60)).actions
+        plan(&world, at_second(60)).actions
     };
     assert_eq!(unhealthy(needing("db: 0 of 1 ready", true)), []);
     let restarts = |actions: Vec<Action>| {
@@ -189,25 +189,25 @@ fn fenced(finished: u64) -> ContainerState {
 fn what_was_stopped_for_lack_of_contact_starts_again_as_the_same_attempt_without_delay_or_blame() {
     for restart in [RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never] {
         let stopped = world(restart, &[], &["c"]).with(container("c", 3, fenced(10)));
-        let again = plan(&stopped, at(10));
+        let again = plan(&stopped, at_second(10));
         assert_eq!((again.actions, again.healing), (vec![start("c", 3)], vec![]), "{restart:?}");
         assert_eq!(outcome(&stopped), None);
         let cut_off = World { is_cut_off: true, ..stopped };
-        assert_eq!(plan(&cut_off, at(60)), Plan::default(), "not before there is contact");
+        assert_eq!(plan(&cut_off, at_second(60)), Plan::default(), "not before there is contact");
     }
 }
 
 #[test]
 fn nothing_of_a_unique_pod_is_started_on_a_node_without_contact() {
     let mut absent = World { is_cut_off: true, ..world(RestartPolicy::Always, &[], &["c"]) };
-    assert_eq!(plan(&absent, at(0)).actions, []);
+    assert_eq!(plan(&absent, at_second(0)).actions, []);
     absent.sandboxes.clear();
     absent.retry_state.volumes = Step::Undone;
-    assert_eq!(plan(&absent, at(0)).actions, [], "neither volumes nor a sandbox");
+    assert_eq!(plan(&absent, at_second(0)).actions, [], "neither volumes nor a sandbox");
     let crashed = World { is_cut_off: true, ..world(RestartPolicy::Always, &[], &["c", "d"]) }
         .with(container("c", 0, running()))
         .with(container("d", 0, exited(1, 5)));
-    assert_eq!(plan(&crashed, at(60)).actions, [], "what runs is the shim's to stop");
+    assert_eq!(plan(&crashed, at_second(60)).actions, [], "what runs is the shim's to stop");
 }
 
 fn start(name: &str, attempt: u32) -> Action {
@@ -266,7 +266,7 @@ fn a_running_pod_is_left_alone_even_if_its_volumes_cannot_be_looked_after() {
     world.retry_state.volumes.fail(FailureKind::Other, "no API".into(), T0);
     assert_eq!(plan(&world, T0).actions, []);
     let world = world.with(container("a", 1, exited(1, 1)));
-    assert!(plan(&world, at(60)).actions.contains(&start("a", 2)));
+    assert!(plan(&world, at_second(60)).actions.contains(&start("a", 2)));
 }
 
 #[test]
@@ -274,36 +274,36 @@ fn a_container_that_reads_versions_is_not_started_while_volumes_show_others() {
     let mut world = world(RestartPolicy::Always, &[], &["a", "b"]).with(container("b", 0, running()));
     world.pod.has_config_versions = true;
     let world = world.with(container("a", 0, exited(1, 1)));
-    assert_eq!(plan(&world, at(60)).actions, [start("a", 1)]);
+    assert_eq!(plan(&world, at_second(60)).actions, [start("a", 1)]);
     let mut outdated = world.clone();
     outdated.retry_state.volumes = Step::Undone;
-    assert_eq!(plan(&outdated, at(60)).actions, [Action::PrepareVolumes]);
+    assert_eq!(plan(&outdated, at_second(60)).actions, [Action::PrepareVolumes]);
     // And what runs is looked after as ever.
-    outdated.retry_state.volumes.fail(FailureKind::Other, "no copy".into(), at(59));
-    assert_eq!(plan(&outdated, at(59)).actions, []);
+    outdated.retry_state.volumes.fail(FailureKind::Other, "no copy".into(), at_second(59));
+    assert_eq!(plan(&outdated, at_second(59)).actions, []);
 }
 
 #[test]
 fn a_pod_is_stopped_when_its_turn_comes_and_its_grace_runs_from_then() {
     let mut world = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 0, running()));
-    world.pod.ending = Some(Ending { why: EndingWhy::Deleted, deadline: at(30) });
-    world.turn = Turn::Waiting { why: "pod b is being stopped".into(), retry_at: at(10) };
-    let waiting = plan(&world, at(5));
-    assert_eq!((waiting.actions, waiting.wake_at), (vec![], Some(at(10))));
-    assert_eq!(plan(&world, at(10)).actions, [Action::RequestTurn]);
+    world.pod.ending = Some(Ending { why: EndingWhy::Deleted, deadline: at_second(30) });
+    world.turn = Turn::Waiting { why: "pod b is being stopped".into(), retry_at: at_second(10) };
+    let waiting = plan(&world, at_second(5));
+    assert_eq!((waiting.actions, waiting.wake_at), (vec![], Some(at_second(10))));
+    assert_eq!(plan(&world, at_second(10)).actions, [Action::RequestTurn]);
     world.retry_state.in_progress.insert(Operation::TurnRequest);
-    assert_eq!(plan(&world, at(10)).actions, [], "one request at a time");
+    assert_eq!(plan(&world, at_second(10)).actions, [], "one request at a time");
     world.retry_state.in_progress.clear();
     // Long after its grace would have been over.
-    world.turn = Turn::Granted { deadline: at(150) };
-    let stops = plan(&world, at(120)).actions;
+    world.turn = Turn::Granted { deadline: at_second(150) };
+    let stops = plan(&world, at_second(120)).actions;
     let [Action::Stop { grace, .. }] = &stops[..] else { panic!("{stops:?}") };
     assert_eq!(*grace, Duration::from_secs(30));
     // What does not run waits for nobody.
-    world.turn = Turn::Waiting { why: String::new(), retry_at: at(500) };
+    world.turn = Turn::Waiting { why: String::new(), retry_at: at_second(500) };
     let ended = world.with(container("a", 1, exited(0, 1)));
     let ended = World { containers: [("a".to_owned(), vec![container("a", 1, exited(0, 1))])].into(), ..ended };
-    assert!(plan(&ended, at(121)).actions.iter().any(|action| matches!(action, Action::RemoveSandboxes { .. })));
+    assert!(plan(&ended, at_second(121)).actions.iter().any(|action| matches!(action, Action::RemoveSandboxes { .. })));
 }
 
 #[test]
@@ -329,17 +329,17 @@ fn init_containers_run_one_after_the_other_and_sidecars_stay() {
 #[test]
 fn a_failed_init_container_is_tried_again_or_fails_the_pod() {
     let world = |policy| world(policy, &[("i", Role::Init)], &["m"]).with(container("i", 0, exited(3, 5)));
-    assert_eq!(plan(&world(RestartPolicy::OnFailure), at(5)).actions, [start("i", 1)]);
+    assert_eq!(plan(&world(RestartPolicy::OnFailure), at_second(5)).actions, [start("i", 1)]);
     let never = world(RestartPolicy::Never);
     assert_eq!(outcome(&never), Some(Outcome::Failed));
-    assert_eq!(plan(&never, at(5)).actions, []);
+    assert_eq!(plan(&never, at_second(5)).actions, []);
 }
 
 #[test]
 fn restart_policies_decide_what_an_exit_means() {
     let after = |policy, code| {
         let world = world(policy, &[], &["a"]).with(container("a", 0, exited(code, 5)));
-        (plan(&world, at(5)).actions, outcome(&world))
+        (plan(&world, at_second(5)).actions, outcome(&world))
     };
     assert_eq!(after(RestartPolicy::Always, 0), (vec![start("a", 1)], None));
     assert_eq!(after(RestartPolicy::OnFailure, 1), (vec![start("a", 1)], None));
@@ -350,15 +350,15 @@ fn restart_policies_decide_what_an_exit_means() {
 #[test]
 fn the_first_restart_is_immediate_and_later_ones_back_off() {
     let crash = |attempt| world(RestartPolicy::Always, &[], &["a"]).with(container("a", attempt, exited(1, 10)));
-    assert_eq!(plan(&crash(0), at(10)).actions, [start("a", 1)]);
-    let third = plan(&crash(3), at(10));
-    assert_eq!((third.actions, third.wake_at), (vec![], Some(at(14))));
-    assert_eq!(plan(&crash(3), at(14)).actions, [start("a", 4)]);
+    assert_eq!(plan(&crash(0), at_second(10)).actions, [start("a", 1)]);
+    let third = plan(&crash(3), at_second(10));
+    assert_eq!((third.actions, third.wake_at), (vec![], Some(at_second(14))));
+    assert_eq!(plan(&crash(3), at_second(14)).actions, [start("a", 4)]);
     let mut slower = crash(3);
     slower.restart_backoff.first = Duration::from_secs(10);
-    assert_eq!(plan(&slower, at(10)).wake_at, Some(at(50)));
+    assert_eq!(plan(&slower, at_second(10)).wake_at, Some(at_second(50)));
     slower.restart_backoff.reset_after = Duration::from_secs(5);
-    assert_eq!(plan(&slower, at(10)).actions, [start("a", 4)], "it ran long enough to be healthy");
+    assert_eq!(plan(&slower, at_second(10)).actions, [start("a", 4)], "it ran long enough to be healthy");
 }
 
 #[test]
@@ -372,20 +372,20 @@ fn each_failure_is_decided_once_and_climbs_the_ladder() {
     };
     for attempt in 0..5 {
         world.containers.insert("a".into(), vec![container("a", attempt, exited(1, 10))]);
-        let next = plan(&world, at(10));
+        let next = plan(&world, at_second(10));
         assert_eq!(rung(&next), Some(Rung::Restart));
         record(&mut world, &next);
-        assert_eq!(plan(&world, at(10)).healing, []);
+        assert_eq!(plan(&world, at_second(10)).healing, []);
     }
     world.containers.insert("a".into(), vec![container("a", 5, exited(1, 10))]);
-    let next = plan(&world, at(10));
+    let next = plan(&world, at_second(10));
     assert!(matches!(rung(&next), Some(Rung::Recreate { .. })), "{next:?}");
     record(&mut world, &next);
     assert!(world.retry_state.recreate.is_some());
 
     // An agent that was restarted finds the decision in the record.
     world.retry_state = PodRetryState { volumes: Step::Done, ..PodRetryState::default() };
-    let resumed = plan(&world, at(10)).healing;
+    let resumed = plan(&world, at_second(10)).healing;
     assert!(
         matches!(&resumed[..], [HealingDecision { diagnosis: Diagnosis::DecidedBefore(Rung::Recreate { .. }), .. }]),
         "{resumed:?}"
@@ -394,7 +394,7 @@ fn each_failure_is_decided_once_and_climbs_the_ladder() {
 
 #[test]
 fn ends_that_are_no_failures_leave_the_ladder_alone() {
-    let ended = |world: &World| match &plan(world, at(10)).healing[..] {
+    let ended = |world: &World| match &plan(world, at_second(10)).healing[..] {
         [HealingDecision { diagnosis: Diagnosis::Ended { resets_backoff }, .. }] => Some(*resets_backoff),
         _ => None,
     };
@@ -416,22 +416,22 @@ fn beginning_anew_waits_as_long_as_a_restart_would() {
     let why = "crashes".to_owned();
     world.retry_state.recreate = Some(why.clone());
     world.retry_state.containers.entry("a".into()).or_default().decided = Some((3, Rung::Recreate { why }));
-    let early = plan(&world, at(10));
-    assert_eq!((early.actions, early.wake_at), (vec![], Some(at(14))));
-    let due = plan(&world, at(14)).actions;
+    let early = plan(&world, at_second(10));
+    assert_eq!((early.actions, early.wake_at), (vec![], Some(at_second(14))));
+    let due = plan(&world, at_second(14)).actions;
     assert!(matches!(&due[..], [Action::RemoveSandboxes { .. }]), "{due:?}");
 }
 
 #[test]
 fn ten_minutes_of_health_and_changes_made_on_purpose_end_the_back_off() {
     let healthy = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 9, exited(1, 600)));
-    assert_eq!(plan(&healthy, at(600)).actions, [start("a", 10)]);
+    assert_eq!(plan(&healthy, at_second(600)).actions, [start("a", 10)]);
     let mut changed = world(RestartPolicy::Never, &[], &["a"]).with(container("a", 9, exited(1, 10)));
     changed.pod.main[0].identity = "v2".into();
-    assert_eq!(plan(&changed, at(10)).actions, [start("a", 10)]);
+    assert_eq!(plan(&changed, at_second(10)).actions, [start("a", 10)]);
     let mut forgiven = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 9, exited(1, 10)));
     forgiven.retry_state.containers.entry("a".into()).or_default().forgiven = 9;
-    assert_eq!(plan(&forgiven, at(10)).actions, [start("a", 10)]);
+    assert_eq!(plan(&forgiven, at_second(10)).actions, [start("a", 10)]);
 }
 
 #[test]
@@ -456,19 +456,19 @@ fn a_container_whose_liveness_failed_is_stopped_only_with_permission_of_the_budg
     assert_eq!(plan(&asking, T0).actions, [], "one request at a time");
 
     let reason = "budget".to_owned();
-    world.healing.permission = RestartPermission::Denied { reason: reason.clone(), retry_at: at(2) };
+    world.healing.permission = RestartPermission::Denied { reason: reason.clone(), retry_at: at_second(2) };
     let denied = plan(&world, T0);
-    assert_eq!((&denied.actions[..], denied.wake_at), (&[][..], Some(at(2))));
+    assert_eq!((&denied.actions[..], denied.wake_at), (&[][..], Some(at_second(2))));
     let newly_denied = |plan: &Plan| match &plan.healing[..] {
         [HealingDecision { diagnosis: Diagnosis::ProbeFailed { newly_denied, .. }, .. }] => Some(*newly_denied),
         _ => None,
     };
     assert_eq!(newly_denied(&denied), Some(true));
     denied.healing.iter().for_each(|decision| world.retry_state.apply(decision));
-    assert_eq!(plan(&world, at(1)).healing, [], "nothing is decided twice");
-    assert_eq!(plan(&world, at(2)).actions, [Action::RequestRestart]);
-    world.healing.permission = RestartPermission::Denied { reason, retry_at: at(4) };
-    assert_eq!(newly_denied(&plan(&world, at(3))), Some(false), "denied again");
+    assert_eq!(plan(&world, at_second(1)).healing, [], "nothing is decided twice");
+    assert_eq!(plan(&world, at_second(2)).actions, [Action::RequestRestart]);
+    world.healing.permission = RestartPermission::Denied { reason, retry_at: at_second(4) };
+    assert_eq!(newly_denied(&plan(&world, at_second(3))), Some(false), "denied again");
 
     world.healing.permission = RestartPermission::Granted;
     let actions = plan(&world, T0).actions;
@@ -500,15 +500,15 @@ fn limits_are_changed_in_place_or_by_a_restart_as_asked() {
 #[test]
 fn what_cannot_be_started_waits_but_a_missing_image_is_looked_for_soon() {
     let mut world = world(RestartPolicy::Always, &[], &["a"]);
-    let trouble = StepFailure { kind: FailureKind::Pull, message: "no".into(), failures: 9, retry_at: at(60) };
+    let trouble = StepFailure { kind: FailureKind::Pull, message: "no".into(), failures: 9, retry_at: at_second(60) };
     world.retry_state.containers.entry("a".into()).or_default().failure = Some(trouble);
     let waiting = plan(&world, T0);
-    assert_eq!((waiting.actions, waiting.wake_at), (vec![], Some(at(2))));
-    assert_eq!(plan(&world, at(60)).actions, [start("a", 0)]);
+    assert_eq!((waiting.actions, waiting.wake_at), (vec![], Some(at_second(2))));
+    assert_eq!(plan(&world, at_second(60)).actions, [start("a", 0)]);
 }
 
 fn ending(mut world: World, why: EndingWhy, deadline: u64) -> World {
-    world.pod.ending = Some(Ending { why, deadline: at(deadline) });
+    world.pod.ending = Some(Ending { why, deadline: at_second(deadline) });
     world
 }
 
@@ -516,12 +516,12 @@ fn ending(mut world: World, why: EndingWhy, deadline: u64) -> World {
 fn a_deleted_pod_is_not_asked_to_stop_while_machines_send_to_it_and_not_for_longer_than_it_may_wait() {
     let mut world = ending(world(RestartPolicy::Always, &[], &["a"]), EndingWhy::Deleted, 30);
     world = world.with(container("a", 0, running()));
-    world.drains_until = Some(at(5));
-    let waiting = plan(&world, at(2));
-    assert_eq!((waiting.actions, waiting.wake_at, waiting.over), (vec![], Some(at(5)), false));
-    assert_eq!(stopped(&plan(&world, at(5))), ["a"], "it has waited long enough");
+    world.drains_until = Some(at_second(5));
+    let waiting = plan(&world, at_second(2));
+    assert_eq!((waiting.actions, waiting.wake_at, waiting.over), (vec![], Some(at_second(5)), false));
+    assert_eq!(stopped(&plan(&world, at_second(5))), ["a"], "it has waited long enough");
     world.drains_until = None;
-    assert_eq!(stopped(&plan(&world, at(2))), ["a"], "nobody sends to it");
+    assert_eq!(stopped(&plan(&world, at_second(2))), ["a"], "nobody sends to it");
 }
 
 #[test]
@@ -558,13 +558,13 @@ fn grace_is_what_is_left_of_it_and_a_stop_is_hurried_when_time_is_cut_short() {
         [Action::Stop { grace, .. }] => Some(grace.as_secs()),
         _ => None,
     };
-    assert_eq!(grace(&plan(&world, at(10))), Some(20));
-    assert_eq!(grace(&plan(&world, at(40))), Some(0));
+    assert_eq!(grace(&plan(&world, at_second(10))), Some(20));
+    assert_eq!(grace(&plan(&world, at_second(40))), Some(0));
     world.retry_state.in_progress.insert(Operation::Container("a".into()));
-    world.retry_state.containers.entry("a".into()).or_default().stop_deadline = Some(at(30));
-    assert_eq!(plan(&world, at(10)).actions, []);
-    world.pod.ending = Some(Ending { why: EndingWhy::Deleted, deadline: at(12) });
-    assert_eq!(grace(&plan(&world, at(10))), Some(2));
+    world.retry_state.containers.entry("a".into()).or_default().stop_deadline = Some(at_second(30));
+    assert_eq!(plan(&world, at_second(10)).actions, []);
+    world.pod.ending = Some(Ending { why: EndingWhy::Deleted, deadline: at_second(12) });
+    assert_eq!(grace(&plan(&world, at_second(10))), Some(2));
 }
 
 #[test]

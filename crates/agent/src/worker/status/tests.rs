@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-fn at(seconds: u64) -> Timestamp {
+fn at_second(seconds: u64) -> Timestamp {
     Timestamp::UNIX_EPOCH + Duration::from_secs(seconds)
 }
 
@@ -36,7 +36,7 @@ fn seen(name: &str, attempt: u32, state: ContainerState) -> Seen {
         attempt,
         image: "app:1".into(),
         image_id: "sha256:1".into(),
-        created_at: at(0),
+        created_at: at_second(0),
         state,
         annotations: BTreeMap::new(),
         log_path: "/log".into(),
@@ -45,13 +45,13 @@ fn seen(name: &str, attempt: u32, state: ContainerState) -> Seen {
 }
 
 fn running() -> ContainerState {
-    ContainerState::Running { started_at: at(1) }
+    ContainerState::Running { started_at: at_second(1) }
 }
 
 fn exited(exit_code: i32, oom: bool) -> ContainerState {
     ContainerState::Exited {
-        started_at: Some(at(1)),
-        finished_at: at(5),
+        started_at: Some(at_second(1)),
+        finished_at: at_second(5),
         exit_code,
         signal: None,
         oom,
@@ -65,7 +65,7 @@ fn world(pod: &Pod, containers: Vec<Seen>) -> World {
         pod: PodRef { namespace: "default".into(), name: "web".into(), uid: PodUid("u".into()) },
         attempt: 0,
         ready: true,
-        created_at: at(0),
+        created_at: at_second(0),
         host_network: false,
         addresses: vec!["10.244.0.7".parse().unwrap()],
         annotations: BTreeMap::new(),
@@ -77,7 +77,7 @@ fn world(pod: &Pod, containers: Vec<Seen>) -> World {
         by_name.entry(container.name.clone()).or_default().push(container);
     }
     World {
-        pod: PodView::from_pod(pod, |_| Resources::default(), None, at(6)),
+        pod: PodView::from_pod(pod, |_| Resources::default(), None, at_second(6)),
         sandboxes: vec![sandbox],
         containers: by_name,
         probes,
@@ -97,7 +97,7 @@ fn world(pod: &Pod, containers: Vec<Seen>) -> World {
 fn a_pod_that_waits_for_a_volume_names_it() {
     let pod = pod(json!({ "containers": [{ "name": "c", "image": "app:1" }] }));
     let mut waiting = World { sandboxes: vec![], ..world(&pod, vec![]) };
-    waiting.retry_state.volumes.wait("volume \"pv\" is not attached to node \"n\" yet".into(), at(6));
+    waiting.retry_state.volumes.wait("volume \"pv\" is not attached to node \"n\" yet".into(), at_second(6));
     let find = |world: &World| {
         let status = computed(&pod, world);
         status.conditions.into_iter().flatten().find(|c| c.type_ == "PodReadyToStartContainers").unwrap()
@@ -159,16 +159,16 @@ fn a_pod_says_what_it_waits_for_and_for_how_long_it_may() {
     );
     let container = first.container_statuses.as_ref().unwrap()[0].state.as_ref().unwrap().waiting.as_ref().unwrap();
     assert_eq!(container.reason, reason("WaitingForDependencies"));
-    assert_eq!(dependencies::due_at(&first, Duration::from_secs(10)), Some(at(16)));
-    assert_eq!(dependencies::overdue(&first, Duration::from_secs(10), at(15)), None);
-    assert!(dependencies::overdue(&first, Duration::from_secs(10), at(16)).is_some());
+    assert_eq!(dependencies::due_at(&first, Duration::from_secs(10)), Some(at_second(16)));
+    assert_eq!(dependencies::overdue(&first, Duration::from_secs(10), at_second(15)), None);
+    assert!(dependencies::overdue(&first, Duration::from_secs(10), at_second(16)).is_some());
     let facts = Facts {
         pod: &pod,
         previous: &first,
         host_addresses: &[],
         runtime: "mainstay",
         messages: &BTreeMap::new(),
-        now: at(16),
+        now: at_second(16),
     };
     assert_eq!(condition(&status(&waiting, &facts), "DependenciesMet").1, reason("DependencyTimeout"));
 
@@ -190,12 +190,12 @@ fn computed(pod: &Pod, world: &World) -> PodStatus {
         host_addresses: &["192.0.2.1".parse().unwrap()],
         runtime: "mainstay",
         messages: &BTreeMap::new(),
-        now: at(6),
+        now: at_second(6),
     };
     status(world, &facts)
 }
 
-fn one(policy: &str) -> Pod {
+fn pod_with_policy(policy: &str) -> Pod {
     pod(json!({ "restartPolicy": policy, "containers": [{ "name": "app", "image": "app:1" }] }))
 }
 
@@ -215,7 +215,7 @@ fn waiting(status: &ContainerStatus) -> (String, String) {
 
 #[test]
 fn a_running_pod_is_ready_and_has_its_addresses() {
-    let pod = one("Always");
+    let pod = pod_with_policy("Always");
     let status = computed(&pod, &world(&pod, vec![seen("app", 0, running())]));
     assert_eq!(status.phase.as_deref(), Some("Running"));
     assert_eq!(status.pod_ip.as_deref(), Some("10.244.0.7"));
@@ -231,7 +231,7 @@ fn a_running_pod_is_ready_and_has_its_addresses() {
 
 #[test]
 fn a_pod_that_is_being_made_says_so() {
-    let pod = one("Always");
+    let pod = pod_with_policy("Always");
     let status = computed(&pod, &world(&pod, vec![]));
     assert_eq!(status.phase.as_deref(), Some("Pending"));
     assert_eq!(waiting(&app(&status)).0, "ContainerCreating");
@@ -240,7 +240,7 @@ fn a_pod_that_is_being_made_says_so() {
 
 #[test]
 fn a_crash_loop_shows_the_pause_and_how_the_last_one_ended() {
-    let pod = one("Always");
+    let pod = pod_with_policy("Always");
     let status = computed(&pod, &world(&pod, vec![seen("app", 4, exited(1, false))]));
     assert_eq!(status.phase.as_deref(), Some("Running"));
     let app = app(&status);
@@ -255,7 +255,7 @@ fn a_crash_loop_shows_the_pause_and_how_the_last_one_ended() {
 #[test]
 fn endings_have_the_words_users_grep_for() {
     let reason = |state| {
-        let pod = one("Never");
+        let pod = pod_with_policy("Never");
         let status = computed(&pod, &world(&pod, vec![seen("app", 0, state)]));
         let ended = app(&status).state.and_then(|state| state.terminated).expect("terminated");
         (status.phase.unwrap(), ended.reason.unwrap(), ended.exit_code)
@@ -268,9 +268,9 @@ fn endings_have_the_words_users_grep_for() {
 #[test]
 fn trouble_with_images_and_configuration_is_named() {
     let reason = |kind, failures| {
-        let pod = one("Always");
+        let pod = pod_with_policy("Always");
         let mut world = world(&pod, vec![]);
-        let trouble = StepFailure { kind, message: "why".into(), failures, retry_at: at(60) };
+        let trouble = StepFailure { kind, message: "why".into(), failures, retry_at: at_second(60) };
         world.retry_state.containers.entry("app".into()).or_default().failure = Some(trouble);
         waiting(&app(&computed(&pod, &world)))
     };
@@ -296,7 +296,7 @@ fn a_pod_waits_for_its_init_containers_and_names_them() {
 
 #[test]
 fn readiness_gates_hold_back_readiness_alone() {
-    let mut pod = one("Always");
+    let mut pod = pod_with_policy("Always");
     let gate = k8s_openapi::api::core::v1::PodReadinessGate { condition_type: "example.com/ok".into() };
     pod.spec.as_mut().unwrap().readiness_gates = Some(vec![gate]);
     let status = computed(&pod, &world(&pod, vec![seen("app", 0, running())]));
@@ -305,7 +305,7 @@ fn readiness_gates_hold_back_readiness_alone() {
 
 #[test]
 fn transition_times_change_only_with_the_status() {
-    let pod = one("Always");
+    let pod = pod_with_policy("Always");
     let world = world(&pod, vec![seen("app", 0, running())]);
     let first = computed(&pod, &world);
     let facts = Facts {
@@ -314,14 +314,14 @@ fn transition_times_change_only_with_the_status() {
         host_addresses: &["192.0.2.1".parse().unwrap()],
         runtime: "mainstay",
         messages: &BTreeMap::new(),
-        now: at(100),
+        now: at_second(100),
     };
     assert_eq!(status(&world, &facts), first, "nothing happened, so nothing is reported");
 }
 
 #[test]
 fn containers_that_went_with_their_sandbox_keep_their_last_words() {
-    let pod = one("Never");
+    let pod = pod_with_policy("Never");
     let before = computed(&pod, &world(&pod, vec![seen("app", 0, exited(3, false))]));
     let mut gone = world(&pod, vec![]);
     gone.pod.finished = true;
@@ -331,7 +331,7 @@ fn containers_that_went_with_their_sandbox_keep_their_last_words() {
         host_addresses: &[],
         runtime: "mainstay",
         messages: &BTreeMap::new(),
-        now: at(9),
+        now: at_second(9),
     };
     let after = status(&gone, &facts);
     assert_eq!(after.phase.as_deref(), Some("Failed"));
@@ -340,7 +340,7 @@ fn containers_that_went_with_their_sandbox_keep_their_last_words() {
 
 #[test]
 fn a_terminal_phase_that_somebody_set_in_the_api_is_never_left() {
-    let pod = one("Always");
+    let pod = pod_with_policy("Always");
     let mut ended = world(&pod, vec![seen("app", 0, exited(143, false))]);
     ended.pod.finished = true;
     let reported = computed(&pod, &world(&pod, vec![seen("app", 0, running())]));
@@ -352,7 +352,7 @@ fn a_terminal_phase_that_somebody_set_in_the_api_is_never_left() {
         host_addresses: &[],
         runtime: "mainstay",
         messages: &BTreeMap::new(),
-        now: at(9),
+        now: at_second(9),
     };
     let after = status(&ended, &facts);
     let output = (after.phase.as_deref(), after.reason.as_deref(), after.message.as_deref());

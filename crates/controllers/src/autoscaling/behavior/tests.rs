@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn at(second: i64) -> Timestamp {
+fn at_second(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
@@ -19,7 +19,7 @@ fn rules(behavior: Option<&HorizontalPodAutoscalerBehavior>) -> ScalingRules<'_>
 fn recommended(all: &[(i64, i32)]) -> ScaleHistory {
     let mut history = ScaleHistory::default();
     for (ago, replicas) in all {
-        history.recommend(*replicas, at(NOW - ago), SignedDuration::from_hours(1));
+        history.recommend(*replicas, at_second(NOW - ago), SignedDuration::from_hours(1));
     }
     history
 }
@@ -27,22 +27,22 @@ fn recommended(all: &[(i64, i32)]) -> ScaleHistory {
 fn scaled(all: &[(i64, i32)]) -> ScaleHistory {
     let mut history = ScaleHistory::default();
     for (ago, change) in all {
-        history.scaled(*change, at(NOW - ago), SignedDuration::from_hours(1));
+        history.scaled(*change, at_second(NOW - ago), SignedDuration::from_hours(1));
     }
     history
 }
 
 fn limit(rules: &ScalingRules<'_>, history: &ScaleHistory, current: i32, desired: i32) -> (i32, &'static str) {
-    let limited = rules.limit(history, current, desired, at(NOW));
+    let limited = rules.limit(history, current, desired, at_second(NOW));
     (limited.replicas, limited.reason)
 }
 
 #[test]
 fn without_a_behavior_a_decline_must_last_five_minutes() {
     let history = recommended(&[(301, 12), (299, 8), (10, 4)]);
-    let stabilized = rules(None).stabilize(&history, 9, 3, at(NOW));
+    let stabilized = rules(None).stabilize(&history, 9, 3, at_second(NOW));
     assert_eq!((stabilized.replicas, stabilized.reason), (8, "ScaleDownStabilized"));
-    assert_eq!(rules(None).stabilize(&history, 9, 15, at(NOW)).replicas, 15, "up at once");
+    assert_eq!(rules(None).stabilize(&history, 9, 15, at_second(NOW)).replicas, 15, "up at once");
 }
 
 #[test]
@@ -62,14 +62,14 @@ fn each_direction_has_its_window() {
     }));
     let history = recommended(&[(50, 6), (20, 8)]);
     let stabilize = |current, desired| {
-        let stabilized = rules(Some(&both)).stabilize(&history, current, desired, at(NOW));
+        let stabilized = rules(Some(&both)).stabilize(&history, current, desired, at_second(NOW));
         (stabilized.replicas, stabilized.reason)
     };
     assert_eq!(stabilize(5, 10), (6, "ScaleUpStabilized"), "the lowest of the last minute");
     assert_eq!(stabilize(9, 3), (8, "ScaleDownStabilized"), "the highest of the last half minute");
     assert_eq!(stabilize(7, 7), (7, "ScaleUpStabilized"));
     let none = behavior(json!({ "scaleDown": { "stabilizationWindowSeconds": 0 } }));
-    assert_eq!(rules(Some(&none)).stabilize(&history, 9, 3, at(NOW)).replicas, 3);
+    assert_eq!(rules(Some(&none)).stabilize(&history, 9, 3, at_second(NOW)).replicas, 3);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::autoscaling::replica_calculator::{PodMetric, PodMetrics};
 
-fn at(second: i64) -> Timestamp {
+fn at_second(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
@@ -50,7 +50,7 @@ impl Model {
             status: Some(self.status.clone()),
             ..HorizontalPodAutoscaler::default()
         };
-        plan(&World { autoscaler: Arc::new(autoscaler), target, history: self.history.clone() }, at(now))
+        plan(&World { autoscaler: Arc::new(autoscaler), target, history: self.history.clone() }, at_second(now))
     }
 
     /// Plans with pods that use `milli` each, does what was planned, and says to how many was scaled.
@@ -86,15 +86,15 @@ fn pod(index: i32) -> Arc<Pod> {
         "metadata": { "name": format!("web-{index}") },
         "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": "100m" } } }] },
         "status": {
-            "phase": "Running", "startTime": at(0).to_string(),
-            "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": at(10).to_string() }],
+            "phase": "Running", "startTime": at_second(0).to_string(),
+            "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": at_second(10).to_string() }],
         },
     });
     Arc::new(serde_json::from_value(pod).unwrap())
 }
 
 fn usage(replicas: i32, milli: i64, now: i64) -> MetricSample {
-    let sample = PodMetric { milli, timestamp: at(now), window: SignedDuration::from_secs(10) };
+    let sample = PodMetric { milli, timestamp: at_second(now), window: SignedDuration::from_secs(10) };
     MetricSample::PerPod((0..replicas).map(|index| (format!("web-{index}"), sample)).collect::<PodMetrics>())
 }
 
@@ -123,7 +123,7 @@ fn load_scales_up_at_once_and_its_end_scales_down_after_the_window() {
     assert_eq!(model.condition("ScalingLimited"), no("DesiredWithinRange"));
     let status = &model.status;
     assert_eq!((status.current_replicas, status.desired_replicas), (Some(2), 4));
-    assert_eq!(status.last_scale_time, Some(Time(at(NOW))));
+    assert_eq!(status.last_scale_time, Some(Time(at_second(NOW))));
     let shown = serde_json::to_value(&status.current_metrics).unwrap();
     let expected = json!([{ "type": "Resource", "resource": { "name": "cpu", "current": { "averageUtilization": 100, "averageValue": "100m" } } }]);
     assert_eq!(shown, expected);
@@ -177,7 +177,7 @@ fn a_metric_that_cannot_be_read_is_named_and_nothing_is_scaled() {
     assert_eq!(active.reason.as_deref(), Some("FailedGetResourceMetric"));
     assert_eq!(active.message, Some(format!("the HPA was unable to compute the replica count: {why}")));
     assert_eq!(status.current_replicas, Some(3));
-    assert_eq!(plan.requeue_at, Some(at(NOW + 15)));
+    assert_eq!(plan.requeue_at, Some(at_second(NOW + 15)));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::*;
 
 const NOW: i64 = 100_000;
 
-fn at(second: i64) -> Timestamp {
+fn at_second(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
@@ -15,8 +15,8 @@ fn pod(name: &str, more: Value) -> Arc<Pod> {
         "metadata": { "name": name },
         "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": "1", "memory": "1Ki" } } }] },
         "status": {
-            "phase": "Running", "startTime": at(0).to_string(),
-            "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": at(10).to_string() }],
+            "phase": "Running", "startTime": at_second(0).to_string(),
+            "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": at_second(10).to_string() }],
         },
     });
     json_patch(&mut pod, &more);
@@ -37,13 +37,13 @@ fn unready() -> Value {
 }
 
 fn samples(milli: &[(&str, i64)]) -> PodMetrics {
-    let sample = |milli| PodMetric { milli, timestamp: at(NOW), window: SignedDuration::from_secs(10) };
+    let sample = |milli| PodMetric { milli, timestamp: at_second(NOW), window: SignedDuration::from_secs(10) };
     milli.iter().map(|(pod, milli)| ((*pod).to_owned(), sample(*milli))).collect()
 }
 
 fn calculator(pods: &[Arc<Pod>], current: i32) -> ReplicaCalculator<'_> {
     let tolerances = Tolerances { scale_down: 0.1, scale_up: 0.1 };
-    ReplicaCalculator { pods, current, observed: current, tolerances, now: at(NOW) }
+    ReplicaCalculator { pods, current, observed: current, tolerances, now: at_second(NOW) }
 }
 
 fn utilized(pods: &[Arc<Pod>], current: i32, metrics: &PodMetrics, target: i32) -> Result<(i32, i32), String> {
@@ -87,7 +87,7 @@ fn pods_that_are_not_ready_count_as_idle_when_scaling_up_and_not_at_all_otherwis
 
 #[test]
 fn pods_that_go_or_failed_do_not_count() {
-    let going = pod("b", json!({ "metadata": { "deletionTimestamp": at(NOW).to_string() } }));
+    let going = pod("b", json!({ "metadata": { "deletionTimestamp": at_second(NOW).to_string() } }));
     let failed = pod("c", json!({ "status": { "phase": "Failed" } }));
     let metrics = samples(&[("a", 500), ("b", 9000), ("c", 9000)]);
     assert_eq!(utilized(&[pod("a", json!({})), going, failed], 1, &metrics, 50), Ok((1, 50)));
@@ -98,24 +98,24 @@ fn cpu_samples_from_the_start_of_a_pod_are_not_used() {
     let started = |ready: &str, since: i64| {
         pod(
             "b",
-            json!({ "status": { "startTime": at(NOW - 60).to_string(), "conditions": [
-                { "type": "Ready", "status": ready, "lastTransitionTime": at(since).to_string() },
+            json!({ "status": { "startTime": at_second(NOW - 60).to_string(), "conditions": [
+                { "type": "Ready", "status": ready, "lastTransitionTime": at_second(since).to_string() },
             ] } }),
         )
     };
     let metrics = samples(&[("a", 500), ("b", 9000)]);
-    let with = |b: Arc<Pod>| PodGroups::new(&[pod("a", json!({})), b], &metrics, "cpu", at(NOW)).ready;
+    let with = |b: Arc<Pod>| PodGroups::new(&[pod("a", json!({})), b], &metrics, "cpu", at_second(NOW)).ready;
     assert_eq!(with(started("True", NOW - 30)), 2);
     assert_eq!(with(started("True", NOW - 5)), 1, "the sample covers time before it was ready");
     assert_eq!(with(started("False", NOW - 30)), 1);
     let never = pod(
         "b",
-        json!({ "status": { "conditions": [{ "type": "Ready", "status": "False", "lastTransitionTime": at(20).to_string() }] } }),
+        json!({ "status": { "conditions": [{ "type": "Ready", "status": "False", "lastTransitionTime": at_second(20).to_string() }] } }),
     );
     assert_eq!(with(never), 1, "never ready since its start long ago");
     let once = pod(
         "b",
-        json!({ "status": { "conditions": [{ "type": "Ready", "status": "False", "lastTransitionTime": at(9000).to_string() }] } }),
+        json!({ "status": { "conditions": [{ "type": "Ready", "status": "False", "lastTransitionTime": at_second(9000).to_string() }] } }),
     );
     assert_eq!(with(once), 2, "it was ready before");
 }

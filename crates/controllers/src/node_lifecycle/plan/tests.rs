@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::runtime::ObjectKey;
 
-fn at(second: i64) -> Timestamp {
+fn at_second(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
@@ -32,7 +32,7 @@ fn world(ready: &str, spec: Value, heartbeat: NodeHeartbeat) -> World {
     }))
     .unwrap();
     let execute = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()).filter(|t| t.effect == NO_EXECUTE);
-    let taint = |taint: &Taint| NoExecuteTaint { key: taint.key.clone(), value: String::new(), since: at(90) };
+    let taint = |taint: &Taint| NoExecuteTaint { key: taint.key.clone(), value: String::new(), since: at_second(90) };
     World {
         taints: execute.map(taint).collect(),
         node: Arc::new(node),
@@ -68,7 +68,7 @@ fn pod(is_unique: bool) -> PodView {
     PodView {
         key: ObjectKey::new("ns", "p"),
         uid: "u".to_owned(),
-        created: at(0),
+        created: at_second(0),
         tolerations: Box::default(),
         is_unique,
         is_controlled: true,
@@ -80,14 +80,14 @@ fn pod(is_unique: bool) -> PodView {
 
 #[test]
 fn a_node_with_heartbeats_is_left_alone_until_they_are_overdue() {
-    let plan = plan(&world("True", json!({}), silent(7)), at(107));
-    assert_eq!((plan.actions.len(), plan.status, plan.requeue_at), (0, None, Some(at(108))));
+    let plan = plan(&world("True", json!({}), silent(7)), at_second(107));
+    assert_eq!((plan.actions.len(), plan.status, plan.requeue_at), (0, None, Some(at_second(108))));
 }
 
 #[test]
 fn a_node_without_heartbeats_becomes_unknown_and_unreachable() {
     let own = json!({ "taints": [{ "key": "own", "effect": "NoSchedule" }] });
-    let plan = plan(&world("True", own, silent(8)), at(108));
+    let plan = plan(&world("True", own, silent(8)), at_second(108));
     let expected = vec![pair("own", NO_SCHEDULE), pair(UNREACHABLE, NO_SCHEDULE), pair(UNREACHABLE, NO_EXECUTE)];
     assert_eq!(taints(&plan), Some(expected));
     let changes = plan.status.unwrap();
@@ -100,17 +100,17 @@ fn a_node_without_heartbeats_becomes_unknown_and_unreachable() {
 #[test]
 fn a_status_posted_after_the_last_heartbeat_stands_until_it_is_as_old_as_silence_may_be() {
     let heartbeat = |posted| NodeHeartbeat { status_posted_ago: Some(seconds(posted)), ..silent(40) };
-    let returning = plan(&world("True", lost_taints(), heartbeat(3)), at(140));
-    assert_eq!((returning.status, returning.requeue_at), (None, Some(at(145))));
+    let returning = plan(&world("True", lost_taints(), heartbeat(3)), at_second(140));
+    assert_eq!((returning.status, returning.requeue_at), (None, Some(at_second(145))));
     assert_eq!(returning.actions, [], "the Lease alone takes the taint of a lost node away");
-    let silent_again = plan(&world("True", lost_taints(), heartbeat(8)), at(145));
+    let silent_again = plan(&world("True", lost_taints(), heartbeat(8)), at_second(145));
     assert!(silent_again.status.unwrap().is_now_unknown);
 }
 
 #[test]
 fn while_no_node_has_heartbeats_a_node_is_unknown_but_not_lost() {
     let heartbeat = NodeHeartbeat { silent_while_others_are_heard: None, ..silent(40) };
-    let plan = plan(&world("True", json!({}), heartbeat), at(140));
+    let plan = plan(&world("True", json!({}), heartbeat), at_second(140));
     assert_eq!(taints(&plan), Some(vec![pair(UNREACHABLE, NO_SCHEDULE)]));
     assert_eq!((plan.status.unwrap().conditions.len(), plan.requeue_at), (4, None));
 }
@@ -119,27 +119,27 @@ fn while_no_node_has_heartbeats_a_node_is_unknown_but_not_lost() {
 fn after_an_outage_of_all_nodes_each_has_time_to_come_back() {
     let unknown = json!({ "taints": [{ "key": UNREACHABLE, "effect": NO_SCHEDULE }] });
     let heartbeat = |since| NodeHeartbeat { silent_while_others_are_heard: Some(seconds(since)), ..silent(200) };
-    let early = plan(&world("Unknown", unknown.clone(), heartbeat(7)), at(300));
-    assert_eq!((taints(&early), early.requeue_at), (None, Some(at(301))));
+    let early = plan(&world("Unknown", unknown.clone(), heartbeat(7)), at_second(300));
+    assert_eq!((taints(&early), early.requeue_at), (None, Some(at_second(301))));
     let expected = vec![pair(UNREACHABLE, NO_SCHEDULE), pair(UNREACHABLE, NO_EXECUTE)];
-    assert_eq!(taints(&plan(&world("Unknown", unknown, heartbeat(8)), at(301))), Some(expected));
+    assert_eq!(taints(&plan(&world("Unknown", unknown, heartbeat(8)), at_second(301))), Some(expected));
 }
 
 #[test]
 fn if_most_nodes_fell_silent_together_their_pods_stay_and_the_node_says_why() {
     let outage = MassOutage { silent: 3, of: 5 };
     let heartbeat = NodeHeartbeat { mass_outage: Some(outage), ..silent(9) };
-    let begins = plan(&world("True", json!({}), heartbeat.clone()), at(109));
+    let begins = plan(&world("True", json!({}), heartbeat.clone()), at_second(109));
     assert_eq!(taints(&begins), Some(vec![pair(UNREACHABLE, NO_SCHEDULE)]));
     assert_eq!(begins.status.unwrap().pause, Some(Pause::Begins(outage)));
-    assert_eq!(begins.requeue_at, Some(at(111)));
+    assert_eq!(begins.requeue_at, Some(at_second(111)));
     let mut tainted = all_unknown(world("Unknown", lost_taints(), heartbeat));
     tainted.pods = vec![pod(false)];
-    assert_eq!(plan(&tainted, at(200)).actions, [], "one that was lost before the others is not evicted either");
+    assert_eq!(plan(&tainted, at_second(200)).actions, [], "one that was lost before the others is not evicted either");
     let mut over = world("True", json!({}), silent(1));
-    let paused = paused(Pause::Begins(outage), at(100));
+    let paused = paused(Pause::Begins(outage), at_second(100));
     Arc::make_mut(&mut over.node).status.as_mut().unwrap().conditions.as_mut().unwrap().push(paused);
-    let ends = plan(&over, at(120)).status.unwrap();
+    let ends = plan(&over, at_second(120)).status.unwrap();
     assert_eq!((ends.pause, ends.conditions[0].status.as_str()), (Some(Pause::Ends), "False"));
 }
 
@@ -150,7 +150,7 @@ fn a_lost_node_stays_lost_until_its_next_heartbeat() {
     for heartbeat in [first_look, nobody_else] {
         let mut lost = world("Unknown", lost_taints(), heartbeat);
         lost.pods = vec![pod(false), pod(true)];
-        let actions = plan(&lost, at(500)).actions;
+        let actions = plan(&lost, at_second(500)).actions;
         assert_eq!(actions, [], "neither its taints change nor is anything decided about its pods");
     }
 }
@@ -159,27 +159,27 @@ fn a_lost_node_stays_lost_until_its_next_heartbeat() {
 fn pods_are_removed_only_from_a_node_that_has_the_taint() {
     let mut first = world("True", json!({}), silent(8));
     first.pods = vec![pod(false)];
-    assert!(matches!(plan(&first, at(108)).actions[..], [Action::Taint { .. }]));
+    assert!(matches!(plan(&first, at_second(108)).actions[..], [Action::Taint { .. }]));
     let mut lost = all_unknown(world("Unknown", lost_taints(), silent(13)));
     lost.pods = vec![pod(false), pod(true)];
     let removals = |plan: &Plan<Action, ConditionChanges>| {
         let is_removal = |action: &&Action| matches!(action, Action::Pod { action: PodAction::Remove { .. }, .. });
         plan.actions.iter().filter(is_removal).count()
     };
-    let waiting = plan(&lost, at(113));
-    assert_eq!((removals(&waiting), waiting.requeue_at), (1, Some(at(114))));
+    let waiting = plan(&lost, at_second(113));
+    assert_eq!((removals(&waiting), waiting.requeue_at), (1, Some(at_second(114))));
     lost.unique_pods_ended = true;
-    assert_eq!(removals(&plan(&lost, at(114))), 2);
+    assert_eq!(removals(&plan(&lost, at_second(114))), 2);
 }
 
 #[test]
 fn taints_are_written_once_and_removed_again() {
-    let rests = plan(&all_unknown(world("Unknown", lost_taints(), silent(500))), at(600));
+    let rests = plan(&all_unknown(world("Unknown", lost_taints(), silent(500))), at_second(600));
     assert!(rests.actions.is_empty() && rests.status.is_none() && rests.requeue_at.is_none());
-    assert_eq!(taints(&plan(&world("True", lost_taints(), silent(1)), at(600))), Some(vec![]));
+    assert_eq!(taints(&plan(&world("True", lost_taints(), silent(1)), at_second(600))), Some(vec![]));
     let mut returned = world("True", lost_taints(), silent(1));
     returned.pods = vec![pod(true), pod(false)];
-    assert_eq!(taints(&plan(&returned, at(600))), Some(vec![]), "its pods were not replaced, and run on");
+    assert_eq!(taints(&plan(&returned, at_second(600))), Some(vec![]), "its pods were not replaced, and run on");
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn taints_follow_conditions_and_cordons() {
         pair("node.kubernetes.io/memory-pressure", NO_SCHEDULE),
         pair(taint::UNSCHEDULABLE, NO_SCHEDULE),
     ];
-    assert_eq!(taints(&plan(&pressed, at(101))), Some(expected));
+    assert_eq!(taints(&plan(&pressed, at_second(101))), Some(expected));
 }
 
 #[test]
@@ -200,18 +200,18 @@ fn pods_of_an_agent_that_was_stopped_stay_until_it_is_silent() {
     let mut stopped = world("False", json!({}), silent(7));
     Arc::make_mut(&mut stopped.node).status.as_mut().unwrap().conditions.as_mut().unwrap()[0].reason =
         Some(AGENT_STOPPED.to_owned());
-    assert_eq!(taints(&plan(&stopped, at(107))), Some(vec![pair(NOT_READY, NO_SCHEDULE)]));
+    assert_eq!(taints(&plan(&stopped, at_second(107))), Some(vec![pair(NOT_READY, NO_SCHEDULE)]));
     stopped.heartbeat = silent(8);
     let expected = vec![pair(UNREACHABLE, NO_SCHEDULE), pair(UNREACHABLE, NO_EXECUTE)];
-    assert_eq!(taints(&plan(&stopped, at(108))), Some(expected));
+    assert_eq!(taints(&plan(&stopped, at_second(108))), Some(expected));
 }
 
 #[test]
 fn a_suspect_node_is_tainted_while_it_is_among_the_few() {
     let suspect = World { is_tainted_suspect: true, ..world("True", json!({}), silent(1)) };
-    assert_eq!(taints(&plan(&suspect, at(101))), Some(vec![pair(SUSPECT_TAINT, NO_SCHEDULE)]));
+    assert_eq!(taints(&plan(&suspect, at_second(101))), Some(vec![pair(SUSPECT_TAINT, NO_SCHEDULE)]));
     let tainted = json!({ "taints": [{ "key": SUSPECT_TAINT, "effect": NO_SCHEDULE }] });
-    assert_eq!(taints(&plan(&world("True", tainted, silent(1)), at(101))), Some(vec![]));
+    assert_eq!(taints(&plan(&world("True", tainted, silent(1)), at_second(101))), Some(vec![]));
 }
 
 #[test]
@@ -222,11 +222,11 @@ fn that_unique_pods_ended_is_said_once_for_each_loss_and_taken_back() {
         let mut world = all_unknown(world("Unknown", json!({ "taints": taint }), silent(20)));
         world.unique_pods_ended = ended;
         let conditions = Arc::make_mut(&mut world.node).status.as_mut().unwrap().conditions.as_mut().unwrap();
-        conditions.extend(said.map(|(status, time)| condition(UNIQUE_PODS_ENDED, status, "", "", at(time))));
+        conditions.extend(said.map(|(status, time)| condition(UNIQUE_PODS_ENDED, status, "", "", at_second(time))));
         world
     };
     let said = |world: &World| {
-        let status = plan(world, at(100)).status?;
+        let status = plan(world, at_second(100)).status?;
         let [condition] = &status.conditions[..] else { panic!("{status:?}") };
         Some((condition.type_.clone(), condition.status.clone()))
     };
@@ -238,6 +238,6 @@ fn that_unique_pods_ended_is_said_once_for_each_loss_and_taken_back() {
     assert_eq!(said(&lost(false, Some(("True", 70)))), new("False"));
     let mut back = world("True", json!({ "taints": taint }), silent(0));
     let conditions = Arc::make_mut(&mut back.node).status.as_mut().unwrap().conditions.as_mut().unwrap();
-    conditions.push(condition(UNIQUE_PODS_ENDED, "True", "", "", at(70)));
+    conditions.push(condition(UNIQUE_PODS_ENDED, "True", "", "", at_second(70)));
     assert_eq!(said(&back), new("False"));
 }

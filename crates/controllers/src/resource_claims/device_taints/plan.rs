@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    fn at(second: i64) -> Timestamp {
+    fn at_second(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }
 
@@ -111,11 +111,11 @@ mod tests {
         let taint = |(key, since): &(&str, i64)| DeviceTaint {
             key: (*key).to_owned(),
             value: String::new(),
-            since: at(*since),
+            since: at_second(*since),
             rule_uid: Some(format!("rule-{key}")),
         };
         World {
-            allocated_at: at(50),
+            allocated_at: at_second(50),
             devices: vec![AllocatedDevice { id, tolerations: serde_json::from_value(tolerations).unwrap() }],
             taints: vec![taints.iter().map(taint).collect()],
             consumers: vec![Consumer { pod: ObjectKey::new("ns", "p"), uid: "u".to_owned() }],
@@ -126,32 +126,32 @@ mod tests {
     fn pods_go_at_once_after_their_time_or_never() {
         for (tolerations, taints, expected) in [
             (json!([]), &[][..], None),
-            (json!([]), &[("broken", 100)], Some(at(100))),
-            (json!([]), &[("broken", 10)], Some(at(50))),
+            (json!([]), &[("broken", 100)], Some(at_second(100))),
+            (json!([]), &[("broken", 10)], Some(at_second(50))),
             (json!([{"operator": "Exists"}]), &[("broken", 100)], None),
-            (json!([{"key": "other", "operator": "Exists"}]), &[("broken", 100)], Some(at(100))),
+            (json!([{"key": "other", "operator": "Exists"}]), &[("broken", 100)], Some(at_second(100))),
             (
                 json!([{"key": "broken", "operator": "Exists", "effect": "NoSchedule"}]),
                 &[("broken", 100)],
-                Some(at(100)),
+                Some(at_second(100)),
             ),
             (
                 json!([{"key": "broken", "operator": "Exists", "tolerationSeconds": 30}]),
                 &[("broken", 100)],
-                Some(at(130)),
+                Some(at_second(130)),
             ),
             (
                 json!([{"operator": "Exists", "tolerationSeconds": 60}, {"key": "broken", "operator": "Exists", "tolerationSeconds": 30}]),
                 &[("broken", 100), ("hot", 60)],
-                Some(at(120)),
+                Some(at_second(120)),
             ),
             (json!([{"operator": "Exists", "tolerationSeconds": i64::MAX}]), &[("broken", 100)], None),
-            (json!([{"operator": "Exists", "tolerationSeconds": -5}]), &[("broken", 100)], Some(at(100))),
+            (json!([{"operator": "Exists", "tolerationSeconds": -5}]), &[("broken", 100)], Some(at_second(100))),
         ] {
             assert_eq!(evicted_at(&world(tolerations.clone(), taints)), expected, "{tolerations} {taints:?}");
         }
         let two = world(json!([{"key": "hot", "operator": "Exists"}]), &[("broken", 100), ("hot", 60), ("wet", 200)]);
-        assert_eq!(evicting_rules(&two, at(150)), BTreeSet::from(["rule-broken".to_owned()]));
+        assert_eq!(evicting_rules(&two, at_second(150)), BTreeSet::from(["rule-broken".to_owned()]));
         let unused = World { consumers: Vec::new(), ..world(json!([]), &[("broken", 100)]) };
         assert_eq!(evicted_at(&unused), None);
     }

@@ -97,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    fn at(second: i64) -> Timestamp {
+    fn at_second(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }
 
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn the_condition_counts_pods_in_upstreams_words() {
         let told = |effect: &str, pods: &[(&str, &str)], evicted: usize| {
-            let condition = plan(&world(effect, pods, evicted, None), at(0)).status.expect("a condition");
+            let condition = plan(&world(effect, pods, evicted, None), at_second(0)).status.expect("a condition");
             format!("{} {}: {}", condition.status, condition.reason, condition.message)
         };
         let none = "False NoEffect: 3 published devices selected. 1 allocated device selected. 1 pod would be evicted in \
@@ -143,15 +143,15 @@ mod tests {
 
     #[test]
     fn it_changes_at_most_every_ten_seconds_and_only_if_something_did() {
-        let known = |effect: &str| plan(&world(effect, &[("a", "p")], 0, None), at(100)).status;
-        let again = plan(&world("NoExecute", &[("a", "p")], 0, known("NoExecute")), at(101));
+        let known = |effect: &str| plan(&world(effect, &[("a", "p")], 0, None), at_second(100)).status;
+        let again = plan(&world("NoExecute", &[("a", "p")], 0, known("NoExecute")), at_second(101));
         assert!(again.status.is_none() && again.requeue_at.is_none(), "nothing changed");
-        let fewer = plan(&world("NoExecute", &[], 1, known("NoExecute")), at(101));
+        let fewer = plan(&world("NoExecute", &[], 1, known("NoExecute")), at_second(101));
         assert!(fewer.status.is_none());
-        assert_eq!(fewer.requeue_at, Some(at(110)));
-        assert!(plan(&world("NoExecute", &[], 1, known("NoExecute")), at(110)).status.is_some());
-        assert!(plan(&world("None", &[], 0, known("None")), at(500)).status.is_none(), "told once");
+        assert_eq!(fewer.requeue_at, Some(at_second(110)));
+        assert!(plan(&world("NoExecute", &[], 1, known("NoExecute")), at_second(110)).status.is_some());
+        assert!(plan(&world("None", &[], 0, known("None")), at_second(500)).status.is_none(), "told once");
         let changed = Condition { observed_generation: Some(1), ..known("None").unwrap() };
-        assert!(plan(&world("None", &[], 0, Some(changed)), at(101)).status.is_some(), "once for each change");
+        assert!(plan(&world("None", &[], 0, Some(changed)), at_second(101)).status.is_some(), "once for each change");
     }
 }

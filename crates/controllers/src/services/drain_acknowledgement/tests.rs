@@ -1,7 +1,7 @@
 use super::*;
 use crate::services::testing::pod;
 
-fn at(second: i64) -> Timestamp {
+fn at_second(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
@@ -24,13 +24,13 @@ fn a_pod_is_drained_once_the_last_table_has_come_to_where_it_left() {
         ("in no Service any more", |world| World { in_service: false, ..world }, Verdict::Drained),
         (
             "some may still tell",
-            |world| World { unsettled_until: Some(at(11)), ..world },
-            Verdict::Settling { until: at(11) },
+            |world| World { unsettled_until: Some(at_second(11)), ..world },
+            Verdict::Settling { until: at_second(11) },
         ),
-        ("they had time to", |world| World { unsettled_until: Some(at(10)), ..world }, Verdict::Drained),
+        ("they had time to", |world| World { unsettled_until: Some(at_second(10)), ..world }, Verdict::Drained),
     ];
     for (case, change, expected) in cases {
-        assert_eq!(verdict(&change(leaving()), at(10)), expected, "{case}");
+        assert_eq!(verdict(&change(leaving()), at_second(10)), expected, "{case}");
     }
 }
 
@@ -46,7 +46,7 @@ fn nothing_is_reported_for_pods_that_stay_or_ended_or_twice() {
         }),
     ] {
         let world = World { pod: Arc::new(pod("a", "10.1.0.1", change.clone())), ..leaving() };
-        assert_eq!(verdict(&world, at(0)), Verdict::NotOurs, "{change}");
+        assert_eq!(verdict(&world, at_second(0)), Verdict::NotOurs, "{change}");
     }
 }
 

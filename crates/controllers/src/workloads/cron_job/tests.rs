@@ -14,7 +14,7 @@ const MINUTE: i64 = 60;
 /// A whole minute, the thousandth.
 const NOW: i64 = 60_000;
 
-fn at(second: i64) -> Timestamp {
+fn at_second(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
@@ -22,7 +22,7 @@ fn desired() -> Desired {
     Desired {
         namespace: "ns".into(),
         name: "c".into(),
-        created: at(NOW - 30),
+        created: at_second(NOW - 30),
         schedule: "* * * * *".into(),
         policy: Concurrency::Allow,
         patience: None,
@@ -35,19 +35,19 @@ fn desired() -> Desired {
 fn world(want: Desired, jobs: Vec<JobView>) -> World {
     let mut world =
         World { want, version: "7".into(), status: CronJobStatus::default(), jobs, zone: Ok(TimeZone::UTC) };
-    world.status = plan(&world, at(NOW)).status.map_or(CronJobStatus::default(), |report| report.status);
+    world.status = plan(&world, at_second(NOW)).status.map_or(CronJobStatus::default(), |report| report.status);
     world
 }
 
 /// The Job of a minute.
 fn job(minute: i64, ended: Option<bool>) -> JobView {
-    let over = ended.map(|_| at(minute * MINUTE + 30));
+    let over = ended.map(|_| at_second(minute * MINUTE + 30));
     JobView {
         name: format!("c-{minute}"),
         uid: format!("u{minute}"),
-        scheduled: Some(at(minute * MINUTE)),
+        scheduled: Some(at_second(minute * MINUTE)),
         ended,
-        started: Some(at(minute * MINUTE)),
+        started: Some(at_second(minute * MINUTE)),
         completed: over.filter(|_| ended == Some(true)),
         leaving: false,
     }
@@ -65,25 +65,25 @@ fn deeds(plan: &Plan<Action, Report>) -> Vec<String> {
 #[test]
 fn a_job_is_started_when_one_is_due_and_recorded_once_it_is_there() {
     let mut world = world(desired(), vec![]);
-    let early = plan(&world, at(NOW - 1));
-    assert_eq!((deeds(&early), early.requeue_at), (vec![], Some(at(NOW))));
-    let due = plan(&world, at(NOW));
-    assert_eq!((deeds(&due), due.requeue_at), (vec!["start c-1000".to_owned()], Some(at(NOW + MINUTE))));
+    let early = plan(&world, at_second(NOW - 1));
+    assert_eq!((deeds(&early), early.requeue_at), (vec![], Some(at_second(NOW))));
+    let due = plan(&world, at_second(NOW));
+    assert_eq!((deeds(&due), due.requeue_at), (vec!["start c-1000".to_owned()], Some(at_second(NOW + MINUTE))));
     assert_eq!(due.status, None, "nothing is on record that is not there");
 
     world.jobs.push(job(1000, None));
-    let report = plan(&world, at(NOW + 1)).status.unwrap();
+    let report = plan(&world, at_second(NOW + 1)).status.unwrap();
     let expected = json!({
         "active": [{ "apiVersion": "batch/v1", "kind": "Job", "namespace": "ns", "name": "c-1000", "uid": "u1000" }],
         "lastScheduleTime": "1970-01-01T16:40:00Z",
     });
     assert_eq!(serde_json::to_value(&report.status).unwrap(), expected);
     world.status = report.status;
-    let rest = plan(&world, at(NOW + 1));
-    assert_eq!((deeds(&rest), rest.requeue_at), (vec![], Some(at(NOW + MINUTE))));
+    let rest = plan(&world, at_second(NOW + 1));
+    assert_eq!((deeds(&rest), rest.requeue_at), (vec![], Some(at_second(NOW + MINUTE))));
 
     world.jobs[0] = job(1000, Some(true));
-    let report = plan(&world, at(NOW + 40)).status.unwrap();
+    let report = plan(&world, at_second(NOW + 40)).status.unwrap();
     assert_eq!(report.events[0].message, "Saw completed job: c-1000, status: Complete");
     let expected = json!({ "lastScheduleTime": "1970-01-01T16:40:00Z", "lastSuccessfulTime": "1970-01-01T16:40:30Z" });
     assert_eq!(serde_json::to_value(&report.status).unwrap(), expected);
@@ -92,10 +92,10 @@ fn a_job_is_started_when_one_is_due_and_recorded_once_it_is_there() {
 #[test]
 fn two_times_within_a_minute_share_a_job_even_one_that_is_gone() {
     let mut world = world(Desired { schedule: "@every 45s".into(), ..desired() }, vec![]);
-    world.status.last_schedule_time = Some(Time(at(NOW + 5)));
-    let later = plan(&world, at(NOW + 50));
-    assert_eq!((deeds(&later), later.requeue_at), (vec![], Some(at(NOW + 95))));
-    assert_eq!(deeds(&plan(&world, at(NOW + 95))), ["start c-1001"]);
+    world.status.last_schedule_time = Some(Time(at_second(NOW + 5)));
+    let later = plan(&world, at_second(NOW + 50));
+    assert_eq!((deeds(&later), later.requeue_at), (vec![], Some(at_second(NOW + 95))));
+    assert_eq!(deeds(&plan(&world, at_second(NOW + 95))), ["start c-1001"]);
 }
 
 #[test]
@@ -106,17 +106,17 @@ fn what_runs_already_is_tolerated_waited_for_or_replaced() {
         (Concurrency::Replace, &["delete c-999", "start c-1000"]),
     ] {
         let world = world(Desired { policy, ..desired() }, vec![job(999, None)]);
-        let plan = plan(&world, at(NOW));
+        let plan = plan(&world, at_second(NOW));
         assert_eq!(deeds(&plan), expected);
-        assert_eq!(plan.requeue_at, Some(at(NOW + MINUTE)));
+        assert_eq!(plan.requeue_at, Some(at_second(NOW + MINUTE)));
     }
     let ended = world(Desired { policy: Concurrency::Forbid, ..desired() }, vec![job(999, Some(true))]);
-    assert_eq!(deeds(&plan(&ended, at(NOW + 30))), ["start c-1000"], "late, but now there is room");
+    assert_eq!(deeds(&plan(&ended, at_second(NOW + 30))), ["start c-1000"], "late, but now there is room");
 }
 
 #[test]
 fn missed_starts_are_made_good_once_if_that_is_not_too_late() {
-    let long_ago = |minutes: i64| at(NOW - minutes * MINUTE - 30);
+    let long_ago = |minutes: i64| at_second(NOW - minutes * MINUTE - 30);
     for (created, patience, expected) in [
         (long_ago(5), None, &["start c-1000"][..]),
         (long_ago(100), None, &["TooManyMissedTimes", "start c-1000"]),
@@ -126,10 +126,10 @@ fn missed_starts_are_made_good_once_if_that_is_not_too_late() {
     ] {
         let patience = patience.map(SignedDuration::from_secs);
         let world = world(Desired { created, patience, ..desired() }, vec![]);
-        assert_eq!(deeds(&plan(&world, at(NOW + 20))), expected, "{patience:?}");
+        assert_eq!(deeds(&plan(&world, at_second(NOW + 20))), expected, "{patience:?}");
     }
     let late = world(Desired { patience: Some(SignedDuration::from_secs(15)), ..desired() }, vec![]);
-    let plan = plan(&late, at(NOW + 20));
+    let plan = plan(&late, at_second(NOW + 20));
     let Action::RecordEvent(say) = &plan.actions[0] else { panic!() };
     assert_eq!(say.message, "Missed scheduled time to start a job: Thu, 01 Jan 1970 16:40:00 +0000");
 }
@@ -146,23 +146,23 @@ fn old_jobs_are_not_kept_for_ever() {
         job(996, None),
     ];
     let paused = Desired { suspended: true, ..desired() };
-    let found = plan(&world(paused.clone(), jobs.clone()), at(NOW));
+    let found = plan(&world(paused.clone(), jobs.clone()), at_second(NOW));
     assert_eq!((deeds(&found), found.requeue_at), (vec!["delete c-990".to_owned(), "delete c-991".to_owned()], None));
     let none = Desired { keep: [Some(0), None], ..paused };
-    let found = plan(&world(none, jobs), at(NOW));
+    let found = plan(&world(none, jobs), at_second(NOW));
     assert_eq!(deeds(&found), ["delete c-990", "delete c-992", "delete c-994", "delete c-995"]);
 }
 
 #[test]
 fn what_cannot_be_started_is_reported() {
     let impossible = world(Desired { schedule: "0 0 31 2 *".into(), ..desired() }, vec![]);
-    assert_eq!(deeds(&plan(&impossible, at(NOW))), ["InvalidSchedule"]);
+    assert_eq!(deeds(&plan(&impossible, at_second(NOW))), ["InvalidSchedule"]);
     let nonsense = world(Desired { schedule: "often".into(), ..desired() }, vec![]);
-    assert_eq!(deeds(&plan(&nonsense, at(NOW))), ["UnparseableSchedule"]);
+    assert_eq!(deeds(&plan(&nonsense, at_second(NOW))), ["UnparseableSchedule"]);
     let nowhere = World { zone: Err("invalid timeZone".into()), ..world(desired(), vec![]) };
-    assert_eq!(deeds(&plan(&nowhere, at(NOW))), ["UnknownTimeZone"]);
+    assert_eq!(deeds(&plan(&nowhere, at_second(NOW))), ["UnknownTimeZone"]);
     for want in [Desired { suspended: true, ..desired() }, Desired { leaving: true, ..desired() }] {
-        assert_eq!(plan(&world(want, vec![]), at(NOW)), Plan::default());
+        assert_eq!(plan(&world(want, vec![]), at_second(NOW)), Plan::default());
     }
 }
 
@@ -170,24 +170,24 @@ fn what_cannot_be_started_is_reported() {
 fn jobs_of_others_making_are_seen_and_not_counted() {
     let manual = JobView { name: "by-hand".into(), scheduled: None, ..job(1, None) };
     let world = world(Desired { policy: Concurrency::Forbid, ..desired() }, vec![manual]);
-    assert_eq!(deeds(&plan(&world, at(NOW))), ["UnexpectedJob", "start c-1000"]);
+    assert_eq!(deeds(&plan(&world, at_second(NOW))), ["UnexpectedJob", "start c-1000"]);
 }
 
 #[test]
 fn a_job_that_claims_a_time_to_come_holds_nothing_up() {
     let world = world(desired(), vec![job(2000, None)]);
     assert_eq!(world.status.last_schedule_time, None);
-    assert_eq!(deeds(&plan(&world, at(NOW))), ["start c-1000"]);
+    assert_eq!(deeds(&plan(&world, at_second(NOW))), ["start c-1000"]);
 }
 
 #[test]
 fn an_active_job_that_vanished_is_struck_off() {
     let mut world = world(desired(), vec![job(1000, None)]);
     world.jobs.clear();
-    let report = plan(&world, at(NOW)).status.unwrap();
+    let report = plan(&world, at_second(NOW)).status.unwrap();
     assert_eq!(report.events[0].message, "Active job went missing: c-1000");
     assert_eq!(report.status.active, None);
-    assert_eq!(report.status.last_schedule_time, Some(Time(at(NOW))), "its time has been");
+    assert_eq!(report.status.last_schedule_time, Some(Time(at_second(NOW))), "its time has been");
 }
 
 #[derive(Clone, Debug)]
@@ -253,7 +253,7 @@ impl Model {
             Command::Hear { who } => self.known[who] = self.truth(),
             Command::End { which, well } => {
                 if let Some(job) = self.jobs.values_mut().filter(|job| job.ended.is_none()).nth(which) {
-                    (job.ended, job.completed) = (Some(well), well.then(|| at(self.now)));
+                    (job.ended, job.completed) = (Some(well), well.then(|| at_second(self.now)));
                 }
             }
             Command::Delete { which } => {
@@ -283,7 +283,7 @@ impl Model {
             jobs: jobs.into_values().collect(),
             zone: Ok(TimeZone::UTC),
         };
-        let plan = plan(&world, at(self.now));
+        let plan = plan(&world, at_second(self.now));
         for action in plan.actions {
             if writes == 0 {
                 self.known[who] = self.truth();
@@ -312,7 +312,7 @@ impl Model {
                         let made = JobView {
                             uid: format!("u{}", self.made),
                             scheduled: Some(due),
-                            started: Some(at(self.now)),
+                            started: Some(at_second(self.now)),
                             ..job(0, None)
                         };
                         self.jobs.insert(name.clone(), JobView { name: name.clone(), ..made });
@@ -367,7 +367,7 @@ proptest! {
             want: model.want.clone(), version: String::new(), status: truth.status,
             jobs: truth.jobs.into_values().collect(), zone: Ok(TimeZone::UTC),
         };
-        let last = plan(&world, at(model.now));
+        let last = plan(&world, at_second(model.now));
         prop_assert!(last.actions.is_empty() && last.status.is_none(), "{:?}", last);
         let retained = keep.0.unwrap_or(usize::MAX);
         prop_assert!(world.jobs.iter().filter(|job| job.ended == Some(true)).count() <= retained);

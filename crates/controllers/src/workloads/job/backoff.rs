@@ -35,7 +35,7 @@ pub fn of_index(last: &View) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workloads::job::testing::{at, desired, failed, succeeded};
+    use crate::workloads::job::testing::{at_second, desired, failed, succeeded};
 
     #[test]
     fn pauses_double_up_to_six_minutes() {
@@ -48,17 +48,17 @@ mod tests {
     fn a_success_begins_anew() {
         let want = desired();
         assert_eq!(of_job(&want, &[]), None);
-        assert_eq!(of_job(&want, &[failed("a", 100)]), Some(at(110)));
-        assert_eq!(of_job(&want, &[failed("a", 100), failed("b", 130)]), Some(at(150)));
-        assert_eq!(of_job(&want, &[failed("a", 100), succeeded("b", 110), failed("c", 130)]), Some(at(140)));
+        assert_eq!(of_job(&want, &[failed("a", 100)]), Some(at_second(110)));
+        assert_eq!(of_job(&want, &[failed("a", 100), failed("b", 130)]), Some(at_second(150)));
+        assert_eq!(of_job(&want, &[failed("a", 100), succeeded("b", 110), failed("c", 130)]), Some(at_second(140)));
         assert_eq!(of_job(&want, &[failed("a", 100), succeeded("b", 110)]), None);
     }
 
     #[test]
     fn an_index_counts_for_itself() {
         let mut pod = failed("a", 100);
-        assert_eq!(of_index(&pod), at(110));
+        assert_eq!(of_index(&pod), at_second(110));
         (pod.index_failures, pod.index_ignored) = (1, 1);
-        assert_eq!(of_index(&pod), at(140));
+        assert_eq!(of_index(&pod), at_second(140));
     }
 }

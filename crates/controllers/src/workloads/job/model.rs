@@ -12,7 +12,7 @@ use super::{
     indexes::Indexes,
     plan::{Action, Slot, plan},
     policy::FailureAction,
-    testing::{at, desired},
+    testing::{at_second, desired},
     uncounted,
     view::{Desired, Life, View, World},
 };
@@ -119,7 +119,7 @@ impl Model {
             pods: BTreeMap::new(),
             status: JobStatus::default(),
             version: 1,
-            now: at(1_000_000),
+            now: at_second(1_000_000),
             made: 0,
             controllers: vec![knows; writers],
             entered: BTreeSet::new(),

@@ -8,7 +8,7 @@ use super::{
     view::{Desired, Life, View, World},
 };
 
-pub fn at(second: i64) -> Timestamp {
+pub fn at_second(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
@@ -65,18 +65,18 @@ pub fn running(name: &str) -> View {
         placed: true,
         ready: true,
         restarts: 0,
-        created: at(0),
-        finished: at(0),
+        created: at_second(0),
+        finished: at_second(0),
         ruling: FailureAction::Count,
     }
 }
 
 pub fn succeeded(name: &str, finished: i64) -> View {
-    View { life: Life::Succeeded, ready: false, finished: at(finished), ..running(name) }
+    View { life: Life::Succeeded, ready: false, finished: at_second(finished), ..running(name) }
 }
 
 pub fn failed(name: &str, finished: i64) -> View {
-    View { life: Life::Failed, ready: false, finished: at(finished), ..running(name) }
+    View { life: Life::Failed, ready: false, finished: at_second(finished), ..running(name) }
 }
 
 pub fn leaving(name: &str) -> View {

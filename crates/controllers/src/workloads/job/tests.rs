@@ -16,7 +16,7 @@ use crate::runtime::Plan;
 const NOW: i64 = 1000;
 
 fn look(world: &World) -> Plan<Action, Report> {
-    plan(world, at(NOW))
+    plan(world, at_second(NOW))
 }
 
 /// What a plan does, in short; names of new pods without their letters.
@@ -84,7 +84,7 @@ fn no_more_pods_than_there_is_work() {
     ];
     for (want, mut pods, expected) in cases {
         for pod in pods.iter_mut().filter(|pod| pod.leaving) {
-            pod.finished = at(NOW);
+            pod.finished = at_second(NOW);
         }
         let plan = look(&world(want, pods.clone()));
         assert_eq!(deeds(&plan), expected, "{pods:?}");
@@ -167,7 +167,7 @@ fn a_pod_put_down_as_failed_does_not_succeed_later() {
 fn failures_are_made_good_after_a_pause() {
     let plan = look(&world(desired(), vec![failed("a", NOW - 4)]));
     assert!(deeds(&plan).is_empty());
-    assert_eq!(plan.requeue_at, Some(at(NOW + 6)));
+    assert_eq!(plan.requeue_at, Some(at_second(NOW + 6)));
     assert_eq!(deeds(&look(&world(desired(), vec![failed("a", NOW - 10)]))), ["create", "create"]);
 }
 
@@ -234,7 +234,7 @@ fn a_job_ends_for_the_reasons_people_know() {
     ];
     for (want, pods, expected) in cases {
         let mut world = world(want, pods);
-        world.status.start_time = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(0)));
+        world.status.start_time = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at_second(0)));
         let plan = look(&world);
         let conditions = reported(&plan)["conditions"].take();
         let text = |field: &str| conditions[0][field].as_str().unwrap_or_default().to_owned();

@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    fn at(second: i64) -> Timestamp {
+    fn at_second(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }
 
@@ -148,7 +148,7 @@ mod tests {
         let pod = json!({
             "metadata": {
                 "name": "p", "namespace": "ns", "uid": "u",
-                "deletionTimestamp": leaving.map(|second| Time(at(second))),
+                "deletionTimestamp": leaving.map(|second| Time(at_second(second))),
                 "deletionGracePeriodSeconds": leaving.map(|_| 30),
             },
             "spec": { "nodeName": node }, "status": status,
@@ -158,16 +158,16 @@ mod tests {
 
     #[test]
     fn each_pod_gets_what_its_machine_allows() {
-        let gone = NodeState::Gone { since: at(100) };
+        let gone = NodeState::Gone { since: at_second(100) };
         let there = |answers, out_of_service| NodeState::There { answers, out_of_service };
         let started = json!({ "phase": "Running", "startTime": "2026-01-01T00:00:00Z" });
         let fresh = json!({ "phase": "Pending" });
         let removed = |why: Why| (Some(why), None);
         let lost = || Why::NodeGone { node: "m".into() };
         for (case, pod, node, now, expected) in [
-            ("just gone", pod("m", None, started.clone()), gone, 100, (None, Some(at(140)))),
+            ("just gone", pod("m", None, started.clone()), gone, 100, (None, Some(at_second(140)))),
             ("long gone", pod("m", None, started.clone()), gone, 140, removed(lost())),
-            ("gone, and leaving", pod("m", Some(90), started.clone()), gone, 101, (None, Some(at(105)))),
+            ("gone, and leaving", pod("m", Some(90), started.clone()), gone, 101, (None, Some(at_second(105)))),
             ("gone, and left", pod("m", Some(90), started.clone()), gone, 105, removed(lost())),
             ("never placed", pod("", None, fresh.clone()), NodeState::None, 100, (None, None)),
             (
@@ -191,7 +191,7 @@ mod tests {
             ),
             ("out of service, yet well", pod("m", Some(199), started), there(true, true), 200, (None, None)),
         ] {
-            let plan = plan(&World::Pod { pod, node }, at(now));
+            let plan = plan(&World::Pod { pod, node }, at_second(now));
             let found = (plan.actions.first().map(|remove| remove.why.clone()), plan.requeue_at);
             assert_eq!(found, expected, "{case}");
         }
@@ -201,7 +201,7 @@ mod tests {
     fn what_only_finalizers_keep_is_left_to_them() {
         let mut held = (*pod("", Some(90), json!({ "phase": "Pending" }))).clone();
         held.metadata.deletion_grace_period_seconds = Some(0);
-        let plan = plan(&World::Pod { pod: Arc::new(held), node: NodeState::None }, at(100));
+        let plan = plan(&World::Pod { pod: Arc::new(held), node: NodeState::None }, at_second(100));
         assert!(plan.actions.is_empty() && plan.requeue_at.is_none());
     }
 
@@ -209,14 +209,14 @@ mod tests {
     fn of_too_many_that_ended_the_evicted_and_the_oldest_go() {
         let ended = |name: &str, reason: &str, born: i64| {
             let pod = json!({
-                "metadata": { "name": name, "uid": name, "creationTimestamp": Time(at(born)) },
+                "metadata": { "name": name, "uid": name, "creationTimestamp": Time(at_second(born)) },
                 "status": { "phase": "Failed", "reason": reason },
             });
             Arc::new(serde_json::from_value::<Pod>(pod).unwrap())
         };
         let running = pod("m", None, json!({ "phase": "Running" }));
         let pods = vec![ended("a", "", 3), ended("b", "", 1), running, ended("c", "Evicted", 9), ended("d", "", 2)];
-        let plan = plan(&World::Finished { pods, limit: 2 }, at(100));
+        let plan = plan(&World::Finished { pods, limit: 2 }, at_second(100));
         let names: Vec<(&str, bool)> = plan.actions.iter().map(|it| (it.pod.name.as_str(), it.fail)).collect();
         assert_eq!(names, [("c", false), ("b", false)]);
     }

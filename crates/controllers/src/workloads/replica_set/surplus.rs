@@ -76,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    fn at(second: i64) -> Timestamp {
+    fn at_second(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }
 
@@ -96,7 +96,7 @@ mod tests {
     fn pod(sample: Sample) -> Arc<Pod> {
         let conditions: Value = match sample.ready_at {
             Some(second) => {
-                json!([{ "type": "Ready", "status": "True", "lastTransitionTime": at(second).to_string() }])
+                json!([{ "type": "Ready", "status": "True", "lastTransitionTime": at_second(second).to_string() }])
             }
             None => json!([]),
         };
@@ -104,7 +104,7 @@ mod tests {
         let pod = json!({
             "metadata": {
                 "name": sample.uid, "uid": sample.uid, "annotations": annotations,
-                "creationTimestamp": at(sample.born).to_string(),
+                "creationTimestamp": at_second(sample.born).to_string(),
             },
             "spec": { "nodeName": sample.node },
             "status": {
@@ -134,7 +134,7 @@ mod tests {
         ] {
             let (goes, stays) =
                 (pod(Sample { uid: if what == "first by uid" { "a" } else { "z" }, ..goes }), pod(PLAIN));
-            let chosen = first(vec![&stays, &goes], 1, &crowd, at(1000));
+            let chosen = first(vec![&stays, &goes], 1, &crowd, at_second(1000));
             assert_eq!(chosen[0].uid(), goes.uid(), "{what}");
         }
     }
@@ -143,7 +143,7 @@ mod tests {
     fn earlier_reasons_weigh_more_than_later_ones() {
         let dear_but_not_ready = pod(Sample { uid: "a", cost: Some("1000"), ready_at: None, ..PLAIN });
         let cheap_but_ready = pod(Sample { uid: "b", cost: Some("-1000"), ..PLAIN });
-        let chosen = first(vec![&cheap_but_ready, &dear_but_not_ready], 1, &Crowd::new(), at(1000));
+        let chosen = first(vec![&cheap_but_ready, &dear_but_not_ready], 1, &Crowd::new(), at_second(1000));
         assert_eq!(chosen[0].uid(), "a");
         let odd = pod(Sample { uid: "c", cost: Some("much"), ..PLAIN });
         assert_eq!(cost(&odd), 0, "what is not a number says nothing");
@@ -151,8 +151,8 @@ mod tests {
 
     #[test]
     fn ages_of_one_magnitude_are_alike() {
-        assert_eq!(magnitude(at(1000), at(0)), magnitude(at(1000), at(100)));
-        assert!(magnitude(at(1000), at(0)) > magnitude(at(1000), at(900)));
-        assert_eq!(magnitude(at(1000), at(2000)), -1);
+        assert_eq!(magnitude(at_second(1000), at_second(0)), magnitude(at_second(1000), at_second(100)));
+        assert!(magnitude(at_second(1000), at_second(0)) > magnitude(at_second(1000), at_second(900)));
+        assert_eq!(magnitude(at_second(1000), at_second(2000)), -1);
     }
 }

@@ -82,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    fn of(uid: &str, kind: &str, controller: bool) -> OwnerReference {
+    fn owner_reference(uid: &str, kind: &str, controller: bool) -> OwnerReference {
         OwnerReference {
             api_version: if kind == "Pod" { "v1" } else { "apps/v1" }.to_owned(),
             kind: kind.to_owned(),
@@ -100,8 +100,8 @@ mod tests {
     #[test]
     fn claims_go_with_whom_the_policy_says() {
         let pod: Pod = serde_json::from_value(json!({ "metadata": { "name": "web-0", "uid": "pod" } })).unwrap();
-        let (set, by_pod) = (of("set", "StatefulSet", true), of("pod", "Pod", true));
-        let other = of("other", "X", true);
+        let (set, by_pod) = (owner_reference("set", "StatefulSet", true), owner_reference("pod", "Pod", true));
+        let other = owner_reference("other", "X", true);
         let retention = |with_set, with_pod| Retention { with_set, with_pod };
         for (before, policy, condemned, expected) in [
             (vec![], retention(false, false), true, None),
@@ -121,8 +121,8 @@ mod tests {
 
     #[test]
     fn a_claim_that_goes_with_an_earlier_pod_is_not_used_again() {
-        assert!(!is_going(&claim(&[of("set", "StatefulSet", true)]), "web-0"));
-        assert!(is_going(&claim(&[of("old", "Pod", true)]), "web-0"));
+        assert!(!is_going(&claim(&[owner_reference("set", "StatefulSet", true)]), "web-0"));
+        assert!(is_going(&claim(&[owner_reference("old", "Pod", true)]), "web-0"));
         let mut leaving = claim(&[]);
         leaving.metadata.deletion_timestamp =
             Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time("2026-01-01T00:00:00Z".parse().unwrap()));

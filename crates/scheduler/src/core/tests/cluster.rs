@@ -11,7 +11,7 @@ use crate::core::{
     view::{OfferView, PodClaim, PodKey, PodView},
 };
 
-fn one() -> Cluster {
+fn cluster_of_one_node() -> Cluster {
     cluster([node("n1", json!({}))])
 }
 
@@ -35,7 +35,7 @@ fn bound(name: &str, cpu: &str, version: u64) -> Arc<PodView> {
 
 #[test]
 fn what_an_offer_does_not_know_of_yet_is_taken_off_and_nothing_twice() {
-    let mut cluster = one();
+    let mut cluster = cluster_of_one_node();
     cluster.update_pod(bound("a", "1", 5));
     assert_eq!(free(&cluster), 3000, "bound after the offer was made");
     cluster.update_offer("n1", offering(3000, 5));
@@ -52,7 +52,7 @@ fn what_an_offer_does_not_know_of_yet_is_taken_off_and_nothing_twice() {
 
 #[test]
 fn an_assumed_pod_holds_its_room_until_it_is_known_or_forgotten() {
-    let mut cluster = one();
+    let mut cluster = cluster_of_one_node();
     assert_eq!(placed(&mut cluster, asking("a", "1")), "n1");
     assert_eq!((free(&cluster), cluster.node_of_pod(&key("a"))), (3000, Some("n1")));
     cluster.update_pod(Arc::new(asking("a", "1")));
@@ -71,7 +71,7 @@ fn an_assumed_pod_holds_its_room_until_it_is_known_or_forgotten() {
 
 #[test]
 fn a_pod_given_back_is_no_longer_there_but_old_news_of_it_changes_nothing() {
-    let mut cluster = one();
+    let mut cluster = cluster_of_one_node();
     assert_eq!(placed(&mut cluster, asking("a", "1")), "n1");
     cluster.confirm(&key("a"), 7);
     cluster.update_pod(Arc::new(PodView { version: 6, ..asking("a", "1") }));
@@ -105,7 +105,7 @@ fn news_may_come_in_any_order() {
 
 #[test]
 fn an_offer_says_whether_it_is_any_different() {
-    let mut cluster = one();
+    let mut cluster = cluster_of_one_node();
     assert!(!cluster.update_offer("n1", offering(4000, 0)));
     assert!(!cluster.update_offer("n1", offering(4000, 3)), "only newer");
     assert!(cluster.update_offer("n1", offering(3999, 3)));
@@ -165,13 +165,14 @@ fn pods_that_could_use_a_node_are_found() {
 
 #[test]
 fn a_gated_pod_waits() {
-    let output = placed(&mut one(), PodView { gates: vec!["example.com/quota".to_owned()], ..asking("a", "1") });
+    let output =
+        placed(&mut cluster_of_one_node(), PodView { gates: vec!["example.com/quota".to_owned()], ..asking("a", "1") });
     assert!(output.starts_with("0/1 nodes are available: scheduling is gated by example.com/quota."), "{output}");
 }
 
 #[test]
 fn a_pod_that_claims_devices_is_not_placed_without_them() {
-    let mut cluster = one();
+    let mut cluster = cluster_of_one_node();
     cluster.devices.is_listed = true;
     let claims = vec![PodClaim::NotCreated { name: "gpu".to_owned() }];
     let output = placed(&mut cluster, PodView { resource_claims: claims, ..asking("a", "1") });
@@ -181,7 +182,7 @@ fn a_pod_that_claims_devices_is_not_placed_without_them() {
 
 #[test]
 fn what_nobody_uses_is_forgotten() {
-    let mut cluster = one();
+    let mut cluster = cluster_of_one_node();
     cluster.update_pod(bound("stays", "1", 1));
     for nth in 0..3000 {
         let mut odd = asking("odd", &format!("{nth}m"));

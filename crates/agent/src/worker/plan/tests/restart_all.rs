@@ -29,7 +29,7 @@ fn everything_stops_and_starts_from_the_first_init_container_on_in_the_same_sand
     world.pod.ephemeral.push(view("debug", Role::Ephemeral));
     world = world.with(container("debug", 0, running()));
     assert_eq!(outcome(&world), None);
-    let mut now = at(10);
+    let mut now = at_second(10);
     let first = plan(&world, now);
     assert_eq!(stopped(&first), ["b", "debug"], "sidecars last");
     assert!(removed(&first).is_empty());
@@ -51,9 +51,9 @@ fn everything_stops_and_starts_from_the_first_init_container_on_in_the_same_sand
 
 #[test]
 fn another_end_is_what_the_policy_makes_of_it() {
-    assert_eq!(stopped(&plan(&ended_with(1), at(10))), Vec::<&str>::new());
+    assert_eq!(stopped(&plan(&ended_with(1), at_second(10))), Vec::<&str>::new());
     let mut all_ended = ended_with(1);
-    end(&mut all_ended, "b", &ContainerId("b-0".into()), 0, at(11));
+    end(&mut all_ended, "b", &ContainerId("b-0".into()), 0, at_second(11));
     assert_eq!(outcome(&all_ended), Some(Outcome::Failed));
 }
 
@@ -64,7 +64,7 @@ fn a_sidecar_that_is_stopped_after_the_work_is_done_restarts_nothing() {
         .with(container("a", 0, running()));
     world.pod.init[0].restart_rules.rules = vec![rule(RestartAction::RestartAllContainers, true)];
     assert!(restart_all_cause(&world).is_some(), "while there is work to do");
-    end(&mut world, "a", &ContainerId("a-0".into()), 0, at(11));
+    end(&mut world, "a", &ContainerId("a-0".into()), 0, at_second(11));
     assert!(restart_all_cause(&world).is_none());
     assert_eq!(outcome(&world), Some(Outcome::Succeeded));
 }
@@ -76,15 +76,18 @@ fn repeated_restarts_back_off_and_the_evidence_stays_until_it_is_reported() {
         world.pod.main[0].restart_rules.rules = vec![rule(RestartAction::RestartAllContainers, false)];
         world
     };
-    assert_eq!(removed(&plan(&cause(0), at(10))), ["cause-0"]);
-    let later = plan(&cause(3), at(10));
-    assert_eq!((removed(&later), later.wake_at), (vec![], Some(at(14))));
-    assert_eq!(removed(&plan(&cause(3), at(14))), ["cause-3"]);
+    assert_eq!(removed(&plan(&cause(0), at_second(10))), ["cause-0"]);
+    let later = plan(&cause(3), at_second(10));
+    assert_eq!((removed(&later), later.wake_at), (vec![], Some(at_second(14))));
+    assert_eq!(removed(&plan(&cause(3), at_second(14))), ["cause-3"]);
     let mut reporting = cause(0);
     reporting.retry_state.in_progress.insert(Operation::Report);
-    assert_eq!(plan(&reporting, at(10)).actions, []);
+    assert_eq!(plan(&reporting, at_second(10)).actions, []);
     assert!(
-        plan(&cause(0), at(10)).healing.iter().all(|decision| !matches!(decision.diagnosis, Diagnosis::Failed { .. }))
+        plan(&cause(0), at_second(10))
+            .healing
+            .iter()
+            .all(|decision| !matches!(decision.diagnosis, Diagnosis::Failed { .. }))
     );
 }
 
@@ -93,5 +96,5 @@ fn the_first_rule_that_matches_counts() {
     let mut world = ended_with(42);
     world.pod.main[2].restart_rules.rules.insert(0, rule(RestartAction::Restart, false));
     assert!(restart_all_cause(&world).is_none());
-    assert_eq!(plan(&world, at(10)).actions, [start("cause", 1)]);
+    assert_eq!(plan(&world, at_second(10)).actions, [start("cause", 1)]);
 }

@@ -93,13 +93,14 @@ mod tests {
         })
     }
 
-    fn one() -> Value {
+    fn claim_for_one_device() -> Value {
         claim(json!({"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}}]}))
     }
 
     #[test]
     fn a_request_is_for_one_device_unless_it_says_otherwise() {
-        let exact = completed::<ResourceClaimRules>(one())["spec"]["devices"]["requests"][0]["exactly"].take();
+        let exact =
+            completed::<ResourceClaimRules>(claim_for_one_device())["spec"]["devices"]["requests"][0]["exactly"].take();
         assert_eq!(exact, json!({"deviceClassName": "gpu.example.com", "allocationMode": "ExactCount", "count": 1}));
     }
 
@@ -163,24 +164,24 @@ mod tests {
         let mut changed = completed::<ResourceClaimRules>(claim(devices.clone()))["spec"].take();
         changed["devices"]["requests"][0]["exactly"]["deviceClassName"] = json!("other");
         let expected = format!("spec: Invalid value: {changed}: field is immutable");
-        assert_update::<ResourceClaimRules>(&one(), json!({"spec": changed}), &[&expected]);
+        assert_update::<ResourceClaimRules>(&claim_for_one_device(), json!({"spec": changed}), &[&expected]);
     }
 
     #[test]
     fn a_claim_is_reserved_only_while_something_is_allocated() {
         let consumer = json!({"resource": "pods", "name": "p", "uid": "1"});
         assert_status::<ResourceClaimRules>(
-            &one(),
+            &claim_for_one_device(),
             json!({"status": {"reservedFor": [consumer]}}),
             &["status.reservedFor: Forbidden: may not be specified when `allocated` is not set"],
         );
         let result = json!({"request": "gpu", "driver": "d.example.com", "pool": "n1", "device": "gpu-0"});
         let allocated = json!({"allocation": {"devices": {"results": [result]}}, "reservedFor": [consumer]});
-        assert_status::<ResourceClaimRules>(&one(), json!({"status": allocated}), &[]);
+        assert_status::<ResourceClaimRules>(&claim_for_one_device(), json!({"status": allocated}), &[]);
         let other =
             json!({"status": {"allocation": {"devices": {"results": [with(&result, json!({"request": "tpu"}))]}}}});
         assert_status::<ResourceClaimRules>(
-            &one(),
+            &claim_for_one_device(),
             other,
             &[
                 r#"status.allocation.devices.results[0].request: Invalid value: "tpu": must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"#,

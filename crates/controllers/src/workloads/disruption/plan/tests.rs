@@ -3,13 +3,13 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn at(second: i64) -> Timestamp {
+fn at_second(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
 fn pod(name: &str, ready: bool, leaving: bool) -> Arc<Pod> {
     let pod = json!({
-        "metadata": { "name": name, "creationTimestamp": Time(at(0)), "deletionTimestamp": leaving.then(|| Time(at(1))) },
+        "metadata": { "name": name, "creationTimestamp": Time(at_second(0)), "deletionTimestamp": leaving.then(|| Time(at_second(1))) },
         "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": if ready { "True" } else { "False" } }] },
     });
     Arc::new(serde_json::from_value(pod).unwrap())
@@ -28,7 +28,7 @@ fn pods(ready: usize, ill: usize) -> Vec<Arc<Pod>> {
 
 /// Allowed, healthy, desired, expected.
 fn counted(world: &World) -> (i32, i32, i32, i32) {
-    let status = plan(world, at(100)).status.unwrap();
+    let status = plan(world, at_second(100)).status.unwrap();
     let counts = [status.disruptions_allowed, status.current_healthy, status.desired_healthy, status.expected_pods];
     let [allowed, healthy, desired, expected] = counts.map(Option::unwrap);
     (allowed, healthy, desired, expected)
@@ -58,79 +58,79 @@ fn budgets_are_counted_in_numbers_and_shares() {
 #[test]
 fn the_condition_says_whether_pods_may_go_and_since_when() {
     let mut it = world(json!({ "minAvailable": 1 }), pods(2, 0), 0);
-    let status = plan(&it, at(100)).status.unwrap();
+    let status = plan(&it, at_second(100)).status.unwrap();
     let condition = &status.conditions.as_ref().unwrap()[0];
     assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("True", "SufficientPods"));
     assert_eq!((condition.observed_generation, status.observed_generation), (Some(2), Some(2)));
     Arc::make_mut(&mut it.budget).status = Some(status);
-    assert_eq!(plan(&it, at(200)).status, None, "nothing changed");
+    assert_eq!(plan(&it, at_second(200)).status, None, "nothing changed");
     it.pods = pods(3, 0);
-    let status = plan(&it, at(300)).status.unwrap();
-    assert_eq!(status.conditions.as_ref().unwrap()[0].last_transition_time, Time(at(100)), "it was so before");
+    let status = plan(&it, at_second(300)).status.unwrap();
+    assert_eq!(status.conditions.as_ref().unwrap()[0].last_transition_time, Time(at_second(100)), "it was so before");
     it.pods = pods(1, 0);
-    let condition = &plan(&it, at(400)).status.unwrap().conditions.unwrap()[0];
+    let condition = &plan(&it, at_second(400)).status.unwrap().conditions.unwrap()[0];
     assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "InsufficientPods"));
-    assert_eq!(condition.last_transition_time, Time(at(400)));
+    assert_eq!(condition.last_transition_time, Time(at_second(400)));
 }
 
 #[test]
 fn what_cannot_be_counted_allows_nothing() {
     let mut it = world(json!({ "maxUnavailable": 1 }), pods(3, 0), 3);
-    Arc::make_mut(&mut it.budget).status = plan(&it, at(100)).status;
+    Arc::make_mut(&mut it.budget).status = plan(&it, at_second(100)).status;
     it.scale = Err("found no controllers for pod \"r0\"".into());
-    let plan = plan(&it, at(200));
+    let plan = plan(&it, at_second(200));
     let status = plan.status.unwrap();
     let condition = &status.conditions.unwrap()[0];
     assert_eq!((status.disruptions_allowed, condition.reason.as_str()), (Some(0), "SyncFailed"));
     assert_eq!(condition.message, "found no controllers for pod \"r0\"");
     assert_eq!(plan.actions[0].note.reason, "CalculateExpectedPodCountFailed");
-    assert_eq!(plan.requeue_at, Some(at(230)));
+    assert_eq!(plan.requeue_at, Some(at_second(230)));
 }
 
 #[test]
 fn evicted_pods_do_not_count_until_they_are_seen_to_go() {
     let mut it = world(json!({ "maxUnavailable": 2 }), pods(3, 0), 3);
-    let evicted = BTreeMap::from([("r0".to_owned(), Time(at(100))), ("gone".to_owned(), Time(at(100)))]);
+    let evicted = BTreeMap::from([("r0".to_owned(), Time(at_second(100))), ("gone".to_owned(), Time(at_second(100)))]);
     let status = PodDisruptionBudgetStatus { disrupted_pods: Some(evicted), ..Default::default() };
     Arc::make_mut(&mut it.budget).status = Some(status);
-    let early = plan(&it, at(110));
+    let early = plan(&it, at_second(110));
     let status = early.status.unwrap();
     assert_eq!((status.disruptions_allowed, status.current_healthy), (Some(1), Some(2)));
     assert_eq!(status.disrupted_pods.unwrap().keys().collect::<Vec<_>>(), ["r0"]);
-    assert_eq!(early.requeue_at, Some(at(230)));
+    assert_eq!(early.requeue_at, Some(at_second(230)));
     let seen = |uid: &str, age| {
         let seen = SeenEviction { uid: Some(uid.to_owned()), age: Duration::from_secs(age) };
         BTreeMap::from([("r0".to_owned(), seen)])
     };
     it.evictions = seen(it.pods[0].uid(), 100);
     // Whatever the clocks say that wrote the eviction and the pod.
-    for now in [at(-5000), at(110), at(9000)] {
+    for now in [at_second(-5000), at_second(110), at_second(9000)] {
         let planned = plan(&it, now);
         let status = planned.status.unwrap();
         assert_eq!((status.disruptions_allowed, planned.requeue_at), (Some(1), Some(now + Duration::from_secs(20))));
     }
     it.evictions = seen(it.pods[0].uid(), 120);
-    let late = plan(&it, at(220));
+    let late = plan(&it, at_second(220));
     let status = late.status.unwrap();
     assert_eq!((status.disruptions_allowed, status.disrupted_pods), (Some(2), None), "nothing came of it");
     assert_eq!((&*late.actions[0].note.reason, late.actions[0].pod.as_deref()), ("NotDeleted", Some("r0")));
     it.pods[0] = pod("r0", true, true);
-    let status = plan(&it, at(110)).status.unwrap();
+    let status = plan(&it, at_second(110)).status.unwrap();
     assert_eq!((status.disruptions_allowed, status.current_healthy, status.disrupted_pods), (Some(1), Some(2), None));
     it.pods[0] = pod("r0", true, false);
     it.evictions = seen("of another", 1);
-    let status = plan(&it, at(110)).status.unwrap();
+    let status = plan(&it, at_second(110)).status.unwrap();
     assert_eq!((status.disruptions_allowed, status.disrupted_pods), (Some(2), None), "another of that name");
 }
 
 #[test]
 fn a_budget_that_covers_nothing_says_so_once() {
     let mut it = world(json!({ "minAvailable": 0 }), vec![], 0);
-    let first = plan(&it, at(100));
+    let first = plan(&it, at_second(100));
     assert_eq!(first.actions[0].note.reason, "NoPods");
     assert_eq!(first.status.as_ref().unwrap().disruptions_allowed, Some(0));
     Arc::make_mut(&mut it.budget).status = first.status;
-    assert!(plan(&it, at(200)).actions.is_empty());
+    assert!(plan(&it, at_second(200)).actions.is_empty());
 }
 
 proptest! {
@@ -145,7 +145,7 @@ proptest! {
         for (step, which) in steps {
             match step {
                 0 => {
-                    if let Some(status) = plan(&it, at(10)).status {
+                    if let Some(status) = plan(&it, at_second(10)).status {
                         Arc::make_mut(&mut it.budget).status = Some(status);
                     }
                 }
@@ -156,7 +156,7 @@ proptest! {
                         status.disruptions_allowed = status.disruptions_allowed.map(|allowed| allowed - 1);
                         let name = truth[which].name().to_owned();
                         truth[which] = pod(&name, true, true);
-                        status.disrupted_pods.get_or_insert_default().insert(name, Time(at(10)));
+                        status.disrupted_pods.get_or_insert_default().insert(name, Time(at_second(10)));
                     }
                 }
             }

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 use crate::{names, workloads::replica_set::surplus::Crowd};
 
-fn at(second: i64) -> Timestamp {
+fn at_second(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
@@ -29,15 +29,15 @@ fn pod(name: &str, uid: u64, life: Life) -> Arc<Pod> {
     };
     let conditions = match life {
         Life::Ready(since) => {
-            json!([{ "type": "Ready", "status": "True", "lastTransitionTime": at(since).to_string() }])
+            json!([{ "type": "Ready", "status": "True", "lastTransitionTime": at_second(since).to_string() }])
         }
         _ => json!([]),
     };
-    let gone = (life == Life::Leaving).then(|| at(1).to_string());
+    let gone = (life == Life::Leaving).then(|| at_second(1).to_string());
     let pod = json!({
         "metadata": {
             "name": name, "uid": format!("{uid:06}"), "labels": { "app": "web" }, "deletionTimestamp": gone,
-            "creationTimestamp": at(0).to_string(),
+            "creationTimestamp": at_second(0).to_string(),
         },
         "spec": { "nodeName": node },
         "status": { "phase": phase, "conditions": conditions },
@@ -85,7 +85,7 @@ fn deleted(plan: &Plan<Step, Status>) -> Vec<&str> {
 #[test]
 fn what_ended_or_leaves_is_replaced_and_not_counted() {
     let pods = some(&[Life::Ready(0), Life::Failed, Life::Leaving]);
-    let plan = plan(&world(2, pods), at(10));
+    let plan = plan(&world(2, pods), at_second(10));
     assert_eq!(plan.actions, [Step::Create { name: names::numbered("web", "u", 3) }]);
     let status = plan.status.unwrap();
     assert_eq!((status.replicas, status.ready_replicas, status.terminating_replicas), (1, 1, Some(1)));
@@ -95,14 +95,14 @@ fn what_ended_or_leaves_is_replaced_and_not_counted() {
 #[test]
 fn a_surplus_goes_by_rank_and_without_creating() {
     let pods = some(&[Life::Ready(0), Life::Unplaced, Life::Ready(0), Life::Starting]);
-    let plan = plan(&world(2, pods), at(10));
+    let plan = plan(&world(2, pods), at_second(10));
     assert_eq!((created(&plan), deleted(&plan)), (0, vec!["000001", "000003"]));
 }
 
 #[test]
 fn ownership_is_settled_before_anything_is_counted() {
     let claim = OwnershipChange::Adopt { name: "x".into(), uid: "x".into(), version: "1".into() };
-    let plan = plan(&World { claims: vec![claim.clone()], ..world(3, vec![]) }, at(10));
+    let plan = plan(&World { claims: vec![claim.clone()], ..world(3, vec![]) }, at_second(10));
     assert_eq!(plan.actions, [Step::OwnershipChange(claim)]);
 }
 
@@ -110,7 +110,7 @@ fn ownership_is_settled_before_anything_is_counted() {
 fn one_that_is_being_deleted_only_reports() {
     let mut leaving = world(3, some(&[Life::Ready(0)]));
     leaving.want.leaving = true;
-    let plan = plan(&leaving, at(10));
+    let plan = plan(&leaving, at_second(10));
     assert!(plan.actions.is_empty());
     assert_eq!(plan.status.unwrap().replicas, 1);
 }
@@ -119,23 +119,23 @@ fn one_that_is_being_deleted_only_reports() {
 fn availability_comes_with_time_and_is_waited_for() {
     let mut world = world(2, some(&[Life::Ready(0), Life::Ready(8)]));
     world.want.min_ready_seconds = 5;
-    let plan = plan(&world, at(10));
+    let plan = plan(&world, at_second(10));
     assert!(plan.actions.is_empty());
     let status = plan.status.unwrap();
-    assert_eq!((status.ready_replicas, status.available_replicas, plan.requeue_at), (2, 1, Some(at(13))));
+    assert_eq!((status.ready_replicas, status.available_replicas, plan.requeue_at), (2, 1, Some(at_second(13))));
 }
 
 #[test]
 fn many_are_made_in_several_turns() {
-    let plan = plan(&world(5000, vec![]), at(10));
-    assert_eq!((created(&plan), plan.requeue_at), (BURST, Some(at(10))));
+    let plan = plan(&world(5000, vec![]), at_second(10));
+    assert_eq!((created(&plan), plan.requeue_at), (BURST, Some(at_second(10))));
 }
 
 #[test]
 fn pods_without_all_labels_of_the_template_are_counted_apart() {
     let mut odd = (*pod("web-x", 1, Life::Ready(0))).clone();
     odd.metadata.labels = Some([("app".to_owned(), "other".to_owned())].into());
-    let status = plan(&world(1, vec![Arc::new(odd)]), at(10)).status.unwrap();
+    let status = plan(&world(1, vec![Arc::new(odd)]), at_second(10)).status.unwrap();
     assert_eq!((status.replicas, status.fully_labeled_replicas), (1, 0));
 }
 
@@ -194,7 +194,7 @@ impl Model {
 
     fn plan(&self, now: i64) -> Plan<Step, Status> {
         let pods = self.known.iter().map(|(name, (uid, life))| pod(name, *uid, *life)).collect();
-        plan(&world(self.replicas, pods), at(now))
+        plan(&world(self.replicas, pods), at_second(now))
     }
 
     /// Returns whether there was anything to do.
@@ -241,17 +241,17 @@ impl Model {
 fn a_pod_that_is_about_to_be_evicted_has_its_replacement_beside_it_for_a_while() {
     let mut pods = some(&[Life::Ready(1), Life::Ready(1)]);
     let marked = Arc::make_mut(&mut pods[0]);
-    marked.metadata.annotations.get_or_insert_default().insert(REPLACE_FIRST.to_owned(), at(100).to_string());
+    marked.metadata.annotations.get_or_insert_default().insert(REPLACE_FIRST.to_owned(), at_second(100).to_string());
     let mut two = world(2, pods.clone());
     two.new_names = names::unused("web", "u", |name| pods.iter().any(|pod| pod.name() == name)).take(2).collect();
-    let made = plan(&two, at(10));
-    assert_eq!((created(&made), deleted(&made).len(), made.requeue_at), (1, 0, Some(at(100))));
+    let made = plan(&two, at_second(10));
+    assert_eq!((created(&made), deleted(&made).len(), made.requeue_at), (1, 0, Some(at_second(100))));
     pods.push(pod("web-new", 9, Life::Ready(20)));
-    let rests = plan(&world(2, pods.clone()), at(30));
+    let rests = plan(&world(2, pods.clone()), at_second(30));
     assert_eq!((created(&rests), deleted(&rests).len()), (0, 0), "until it is evicted");
-    let expired = plan(&world(2, pods.clone()), at(100));
+    let expired = plan(&world(2, pods.clone()), at_second(100));
     assert_eq!((created(&expired), deleted(&expired).len()), (0, 1), "who drained has not come back");
-    let none = plan(&world(0, pods), at(30));
+    let none = plan(&world(0, pods), at_second(30));
     assert_eq!(deleted(&none).len(), 3, "nothing is wanted");
 }
 

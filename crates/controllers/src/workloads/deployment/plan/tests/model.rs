@@ -76,7 +76,7 @@ impl Model {
             let pods = truth[&set.name].1;
             !set.current && pods.starting + pods.available + pods.leaving > 0
         });
-        plan(world, at(100 + self.made))
+        plan(world, at_second(100 + self.made))
     }
 
     /// Returns whether there was any action or event.
@@ -110,7 +110,7 @@ impl Model {
                 self.truth.insert(create.name.clone(), (self.template, Pods::default()));
                 self.world.sets.push(Set {
                     annotations: create.annotations,
-                    born: at(self.made),
+                    born: at_second(self.made),
                     observed: false,
                     seen: Counts::default(),
                     ..set(&create.name, 0, create.replicas, 0)
