@@ -58,6 +58,9 @@ struct Options {
     /// Measure only what contains this word
     #[arg(long, default_value = "")]
     only: String,
+    /// LIST this path again and again with the token of FLOOD_TOKEN until standard input ends, then print what was answered
+    #[arg(long, value_name = "PATH", hide = true)]
+    flooder: Option<String>,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -67,6 +70,9 @@ fn main() -> anyhow::Result<()> {
 }
 
 async fn run(options: Options) -> anyhow::Result<()> {
+    if let (Some(path), Some(kubeconfig)) = (&options.flooder, &options.kubeconfig) {
+        return flood::flood_until_told(kubeconfig, path, options.flood).await;
+    }
     let report = Report::new(&options.only);
     report.note(&format!("disk: fdatasync of 1 KiB p50 {:.0} µs, p99 {:.0} µs", disk::fsync().0, disk::fsync().1));
     let mut spawned = None;
@@ -134,7 +140,9 @@ async fn run(options: Options) -> anyhow::Result<()> {
         );
     }
     if report.wants("flood") {
-        flood::run(&target, options.flood, time, &report).await?;
+        let kubeconfig = spawned.as_ref().map(Spawned::kubeconfig).or(options.kubeconfig.clone());
+        let kubeconfig = kubeconfig.context("--spawn or --kubeconfig")?;
+        flood::run(&target, &kubeconfig, options.flood, time, &report).await?;
     }
     if let Some(server) = &spawned
         && report.wants("absurd bodies")

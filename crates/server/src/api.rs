@@ -11,7 +11,7 @@ use tokio::sync::OnceCell;
 use crate::{
     admission::{self, EventRates, MatchConditionsCache, PolicyCache, QuotaLocks},
     aggregator::Aggregator,
-    auth::{jws, service_account},
+    auth::{jws, service_account, verified_tokens::VerifiedTokens},
     authorize::rbac::RbacCache,
     background::store_space::StoreSpace,
     custom_resources::{self, served_kinds::ServedKinds},
@@ -55,6 +55,7 @@ pub struct Api {
     pub(crate) quota_locks: QuotaLocks,
     pub(crate) webhooks: WebhookClient,
     token_key: OnceCell<Arc<jws::Key>>,
+    pub(crate) verified_tokens: VerifiedTokens,
     /// Held while a range of pod addresses is chosen and committed, so that requests of one server do not collide.
     pub(crate) pod_range_lock: Arc<tokio::sync::Mutex<()>>,
 }
@@ -103,6 +104,7 @@ impl Api {
             match_conditions: MatchConditionsCache::default(),
             webhooks: WebhookClient::default(),
             token_key: OnceCell::new(),
+            verified_tokens: VerifiedTokens::default(),
             pod_range_lock: Arc::default(),
         }
     }

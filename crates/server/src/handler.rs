@@ -372,7 +372,7 @@ impl Handler {
         self.seat(caller.source_flow(), &user, &asked, RequestKind::ReadOnly, 1, info)
     }
 
-    /// A LIST takes as many seats as it has objects to show for it.
+    /// A LIST takes as many seats as it has objects and bytes to show for it.
     fn seats_of_request(&self, asked: &Attributes<'_>, route: &Route<'_>, info: &RequestInfo, query: &Query) -> usize {
         let (Route::Resource(route), Some(d), "list") = (route, &info.resource, asked.verb) else { return 1 };
         let prefix = keys::prefix(d, route.namespace.as_deref());

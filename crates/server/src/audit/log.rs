@@ -10,7 +10,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
-        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+        mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread::JoinHandle,
     time::{Duration, Instant, SystemTime},
@@ -25,8 +25,8 @@ use super::event::Event;
 
 const QUEUE_EVENTS: usize = 10_000;
 const QUEUE_BYTES: usize = 64 << 20;
-/// How long what was written may wait in memory.
-const FLUSH: Duration = Duration::from_millis(500);
+/// How long events wait for others to be written with: the writer wakes once for all of them.
+const GATHER: Duration = Duration::from_millis(10);
 /// A warning about lost events is worth repeating after this.
 const WARN_EVERY: Duration = Duration::from_secs(600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -105,25 +105,21 @@ impl AuditLog {
 
 fn write_all(events: &Receiver<Event>, file: &mut RotatedFile, queued_bytes: &AtomicUsize, metrics: &AuditMetrics) {
     let mut failed = None::<Instant>;
-    loop {
-        let written = match events.recv_timeout(FLUSH) {
-            Ok(event) => {
-                queued_bytes.fetch_sub(event.weight(), Relaxed);
-                file.write(&event.to_line())
-            }
-            Err(RecvTimeoutError::Timeout) => file.flush(),
-            Err(RecvTimeoutError::Disconnected) => {
-                let _ = file.flush();
-                return;
-            }
-        };
-        if let Err(error) = written {
-            metrics.errors.inc();
-            if failed.is_none_or(|at| at.elapsed() > WARN_EVERY) {
-                failed = Some(Instant::now());
-                tracing::warn!(path = %file.path.display(), %error, "audit events are lost: the log cannot be written");
-            }
+    let mut check = |written: io::Result<()>, path: &Path| {
+        let Err(error) = written else { return };
+        metrics.errors.inc();
+        if failed.is_none_or(|at| at.elapsed() > WARN_EVERY) {
+            failed = Some(Instant::now());
+            tracing::warn!(path = %path.display(), %error, "audit events are lost: the log cannot be written");
         }
+    };
+    while let Ok(first) = events.recv() {
+        std::thread::sleep(GATHER);
+        for event in std::iter::once(first).chain(events.try_iter()) {
+            queued_bytes.fetch_sub(event.weight(), Relaxed);
+            check(file.write(&event.to_line()), &file.path);
+        }
+        check(file.flush(), &file.path);
     }
 }
 

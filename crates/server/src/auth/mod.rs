@@ -9,6 +9,7 @@ pub mod jws;
 pub mod oidc;
 pub mod service_account;
 pub mod static_token;
+pub mod verified_tokens;
 
 use std::collections::BTreeMap;
 

@@ -135,7 +135,7 @@ pub fn parse_user(name: &str) -> Option<(&str, &str)> {
 /// Who presents this token, or why it is not believed.
 pub async fn authenticate(api: &Api, token: &str, now: Timestamp) -> ApiResult<Result<TokenUser, &'static str>> {
     let key = api.token_key().await?;
-    let Ok(claims) = key.verify::<Claims>(token) else { return Ok(Err("invalid bearer token")) };
+    let Ok(claims) = api.verified_tokens.verify(&key, token) else { return Ok(Err("invalid bearer token")) };
     if let Some(objection) = claims.objection(&api.settings.issuer, now) {
         return Ok(Err(objection));
     }
@@ -156,7 +156,7 @@ pub async fn authenticate(api: &Api, token: &str, now: Timestamp) -> ApiResult<R
         }
     }
     let audiences = claims.aud.clone();
-    Ok(Ok(TokenUser { user: claims.user(), audiences }))
+    Ok(Ok(TokenUser { user: Claims::clone(&claims).user(), audiences }))
 }
 
 /// Whether this is still the object that was meant, and not long in deletion.

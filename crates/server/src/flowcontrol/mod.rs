@@ -22,6 +22,6 @@ mod work_estimate;
 
 pub use classify::RequestDigest;
 pub use controller::{FlowControl, FlowSeat, RequestFlow};
-pub use work_estimate::ListSizes;
+pub use work_estimate::{ListSize, ListSizes};
 
 const GROUP: &str = "flowcontrol.apiserver.k8s.io";

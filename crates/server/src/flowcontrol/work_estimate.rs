@@ -1,4 +1,4 @@
-//! How many seats a request takes: one, or more for a LIST of many objects.
+//! How many seats a request takes: one, or more for a LIST of many objects or of large ones.
 
 use std::collections::HashMap;
 
@@ -6,33 +6,58 @@ use parking_lot::Mutex;
 
 /// Objects of a LIST that cost one seat.
 const OBJECTS_PER_SEAT: usize = 100;
+/// Bytes of a LIST that cost one seat, however few objects they are.
+const BYTES_PER_SEAT: usize = 200 << 10;
 const MAX_SEATS: usize = 10;
 /// Collections whose size is remembered.
 const MAX_COLLECTIONS: usize = 10_000;
 
+/// What a LIST of a collection has to read and send.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ListSize {
+    pub objects: usize,
+    pub bytes: usize,
+}
+
+impl ListSize {
+    /// Of a page of that many objects.
+    fn limited_to(self, objects: usize) -> Self {
+        if objects >= self.objects {
+            return self;
+        }
+        let average = self.bytes / self.objects.max(1);
+        Self { objects, bytes: average.saturating_mul(objects) }
+    }
+
+    fn seats(self) -> usize {
+        let seats = self.objects.div_ceil(OBJECTS_PER_SEAT).max(self.bytes.div_ceil(BYTES_PER_SEAT));
+        seats.clamp(1, MAX_SEATS)
+    }
+}
+
 /// How long the collections were when they were last listed.
 #[derive(Default)]
-pub struct ListSizes(Mutex<HashMap<String, usize>>);
+pub struct ListSizes(Mutex<HashMap<String, ListSize>>);
 
 impl ListSizes {
-    pub fn record(&self, prefix: &str, objects: usize) {
+    pub fn record(&self, prefix: &str, size: ListSize) {
         let mut sizes = self.0.lock();
         match sizes.get_mut(prefix) {
-            Some(known) => *known = objects,
-            None if objects < OBJECTS_PER_SEAT => {} // as good as unknown
+            Some(known) => *known = size,
+            None if size.seats() == 1 => {} // as good as unknown
             None => {
                 if sizes.len() >= MAX_COLLECTIONS {
                     sizes.clear();
                 }
-                sizes.insert(prefix.to_owned(), objects);
+                sizes.insert(prefix.to_owned(), size);
             }
         }
     }
 
     /// The seats of a LIST of this collection.
     pub fn seats(&self, prefix: &str, limit: Option<usize>) -> usize {
-        let objects = self.0.lock().get(prefix).copied().unwrap_or(0);
-        objects.min(limit.unwrap_or(usize::MAX)).div_ceil(OBJECTS_PER_SEAT).clamp(1, MAX_SEATS)
+        let size = self.0.lock().get(prefix).copied().unwrap_or_default();
+        size.limited_to(limit.unwrap_or(usize::MAX)).seats()
     }
 }
 
@@ -40,15 +65,29 @@ impl ListSizes {
 mod tests {
     use super::*;
 
+    const PODS: &str = "/registry/pods/";
+
+    fn sizes_after(objects: usize, bytes: usize) -> ListSizes {
+        let sizes = ListSizes::default();
+        sizes.record(PODS, ListSize { objects, bytes });
+        sizes
+    }
+
     #[test]
     fn a_long_list_costs_more_and_a_page_of_it_less() {
-        let sizes = ListSizes::default();
-        assert_eq!(sizes.seats("/registry/pods/", None), 1);
-        sizes.record("/registry/pods/", 550);
-        assert_eq!((sizes.seats("/registry/pods/", None), sizes.seats("/registry/pods/", Some(100))), (6, 1));
-        sizes.record("/registry/pods/", 1_000_000);
-        assert_eq!(sizes.seats("/registry/pods/", None), MAX_SEATS);
-        sizes.record("/registry/pods/", 3);
-        assert_eq!(sizes.seats("/registry/pods/", None), 1);
+        assert_eq!(ListSizes::default().seats(PODS, None), 1);
+        let sizes = sizes_after(550, 550_000);
+        assert_eq!((sizes.seats(PODS, None), sizes.seats(PODS, Some(100))), (6, 1));
+        sizes.record(PODS, ListSize { objects: 1_000_000, bytes: 1_000_000_000 });
+        assert_eq!(sizes.seats(PODS, None), MAX_SEATS);
+        sizes.record(PODS, ListSize { objects: 3, bytes: 3_000 });
+        assert_eq!(sizes.seats(PODS, None), 1);
+    }
+
+    #[test]
+    fn a_few_large_objects_cost_as_much_as_many_small_ones() {
+        let sizes = sizes_after(8, 8 << 20);
+        assert_eq!(sizes.seats(PODS, None), MAX_SEATS);
+        assert_eq!(sizes.seats(PODS, Some(1)), 6);
     }
 }

@@ -152,7 +152,7 @@ pub async fn run(stream: TcpStream, source: IpAddr, handshake: Handshake, shared
             if answer.status() == StatusCode::SWITCHING_PROTOCOLS || matches!(answer.body(), Body::Relayed(_)) {
                 patient.store(true, Ordering::Relaxed);
             }
-            Ok::<_, Infallible>(answer.map(|body| TrackedBody { body, guard, _seat: seat }))
+            Ok::<_, Infallible>(answer.map(|body| TrackedBody::new(body, guard, seat)))
         }
     });
     let mut connection = pin!(shared.http.serve_connection_with_upgrades(TokioIo::new(stream), service));
@@ -284,11 +284,24 @@ impl Drop for RequestGuard {
     }
 }
 
+/// A connection sends this much of a response before it gives way to others that wait for the same thread.
+const BYTES_BETWEEN_YIELDS: usize = 128 * 1024;
+
 /// A response whose request is under way until all of it is sent.
+///
+/// A client that reads as fast as we send would keep its connection's thread for the whole of a long response, and small
+/// requests of others behind it: after every [`BYTES_BETWEEN_YIELDS`] it is the others' turn.
 struct TrackedBody {
     body: Body,
     guard: RequestGuard,
+    sent_since_yield: usize,
     _seat: Option<Arc<TakenSeat>>,
+}
+
+impl TrackedBody {
+    fn new(body: Body, guard: RequestGuard, seat: Option<Arc<TakenSeat>>) -> Self {
+        Self { body, guard, sent_since_yield: 0, _seat: seat }
+    }
 }
 
 impl http_body::Body for TrackedBody {
@@ -297,7 +310,18 @@ impl http_body::Body for TrackedBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         self.guard.mark_progress();
-        Pin::new(&mut self.body).poll_frame(cx)
+        if self.sent_since_yield >= BYTES_BETWEEN_YIELDS {
+            self.sent_since_yield = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        match &frame {
+            Poll::Ready(Some(Ok(frame))) => self.sent_since_yield += frame.data_ref().map_or(0, Bytes::len),
+            Poll::Ready(Some(Err(_)) | None) => {}
+            Poll::Pending => self.sent_since_yield = 0,
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
@@ -374,6 +398,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use http_body::Body as _;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
@@ -399,6 +426,36 @@ mod tests {
         assert!(
             tokio::time::timeout(Duration::from_secs(60), activity.stalled_for(Duration::from_secs(5))).await.is_err()
         );
+    }
+
+    #[test]
+    fn a_long_response_gives_way_again_and_again_and_arrives_whole() {
+        let guard = Arc::new(Activity::default()).begin();
+        let length = 10 * BYTES_BETWEEN_YIELDS + 1;
+        let mut body = TrackedBody::new(Body::full(vec![b'x'; length]), guard, None);
+        let woken = Arc::new(Wakes::default());
+        let waker = woken.clone().into();
+        let (mut received, mut yields) = (0, 0);
+        loop {
+            match Pin::new(&mut body).poll_frame(&mut Context::from_waker(&waker)) {
+                Poll::Ready(Some(frame)) => received += frame.unwrap().into_data().unwrap().len(),
+                Poll::Ready(None) => break,
+                Poll::Pending => {
+                    yields += 1;
+                    assert_eq!(woken.0.load(Ordering::Relaxed), yields, "whoever gives way has to be woken again");
+                }
+            }
+        }
+        assert_eq!((received, yields), (length, 10));
+    }
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl std::task::Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,6 +13,7 @@ use super::Call;
 use crate::{
     api::{Api, Target},
     custom_resources::webhook_conversion,
+    flowcontrol::ListSize,
     http::{
         negotiate::{Accepted, Encoding, Shape},
         query::{Query, Version, VersionMatch},
@@ -75,7 +76,10 @@ pub async fn list(call: &Call<'_>) -> ApiResult<Response> {
     let page = page(api, target, query, &filter).await?;
     if filter.is_empty() && query.continue_token.is_empty() {
         let rest = page.remaining.and_then(|rest| usize::try_from(rest).ok()).unwrap_or(0);
-        api.list_sizes.record(&target.prefix(), page.entries.len() + rest);
+        let read: usize = page.entries.iter().map(|entry| entry.value.len()).sum();
+        let objects = page.entries.len() + rest;
+        let bytes = read / page.entries.len().max(1) * objects;
+        api.list_sizes.record(&target.prefix(), ListSize { objects, bytes });
     }
     webhook_conversion::prefetch(api, &target.d, &page.entries).await?;
     let is_long = *accepted != Accepted::JSON && page.entries.len() >= LONG_LIST;
