@@ -41,6 +41,9 @@ pub struct Volume {
     pub attachments: Vec<Attachment>,
     #[serde(deserialize_with = "null_as_default")]
     pub description: String,
+    /// The volume that it is a clone of.
+    #[serde(rename = "source_volid", deserialize_with = "null_as_default")]
+    pub source_volume: String,
     #[serde(deserialize_with = "time_in_utc")]
     pub created_at: Option<Timestamp>,
 }

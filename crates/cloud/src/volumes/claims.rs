@@ -1,6 +1,7 @@
 //! The controller of claims of Cinder classes: provisions and grows their volumes.
 
 pub mod plan;
+mod source;
 
 use std::sync::Arc;
 
@@ -20,7 +21,9 @@ use mainstay_controllers::runtime::{ApiError, Controller, Limits, ObjectKey, Out
 use mainstay_events::EventNote;
 use serde_json::json;
 
-use self::plan::{Action, Backing, CinderView, ClaimView, ClassView, PersistentVolumeView, ResizePending, World};
+use self::plan::{
+    Action, Backing, CinderView, ClaimView, ClassView, PersistentVolumeView, ResizePending, SourceView, World,
+};
 use super::{COMPONENT, DRIVER, FINALIZER, PROVISIONED_BY, size_in_gib, volume_handle};
 use crate::{
     context::CloudContext,
@@ -70,8 +73,6 @@ fn refusal(claim: &PersistentVolumeClaim) -> Option<&'static str> {
     let modes = spec.access_modes.as_deref().unwrap_or_default();
     if modes.iter().any(|mode| mode == "ReadWriteMany" || mode == "ReadOnlyMany") {
         Some("a Cinder volume is attached to one server: only ReadWriteOnce and ReadWriteOncePod are possible")
-    } else if spec.data_source.is_some() || spec.data_source_ref.is_some() {
-        Some("volumes of this provisioner begin empty: a dataSource is not possible")
     } else if spec.selector.is_some() {
         Some("volumes are made without labels: a selector is not possible")
     } else {
@@ -177,6 +178,7 @@ impl CinderClaims {
         claim: &PersistentVolumeClaim,
         class: &ClassView,
         size: u64,
+        source: Option<String>,
     ) -> Result<(), ApiError> {
         let session = self.session()?;
         let uid = claim.metadata.uid.clone().unwrap_or_default();
@@ -189,6 +191,7 @@ impl CinderClaims {
             description: Some(format!("Claim {}/{}", key.namespace, key.name)),
             volume_type: parameter("type"),
             availability_zone: parameter("availability"),
+            source_volume: source,
             ..NewVolume::default()
         };
         let intent = Intent {
@@ -326,8 +329,9 @@ impl Controller for CinderClaims {
         }
         let waits = !view.is_bound && !class.is_immediate && persistent_volume.is_none();
         let has_consumer = waits && self.has_consumer(&claim, key).await?;
-        let (claim, class) = (Some(view), Some(class));
-        Ok(Some(World { claim, class, has_consumer, persistent_volume, backing, abandoned, pace: self.context.pace }))
+        let source = if view.is_bound { SourceView::Empty } else { self.source(&claim) };
+        let (claim, class, pace) = (Some(view), Some(class), self.context.pace);
+        Ok(Some(World { claim, class, has_consumer, persistent_volume, source, backing, abandoned, pace }))
     }
 
     fn plan(world: &World, now: Timestamp) -> Plan<Action, ResizePending> {
@@ -352,14 +356,14 @@ impl Controller for CinderClaims {
                 self.remove(entry).await
             }
             Action::Refuse { why } => {
-                self.record_event(key, &uid, failed(why.to_owned()));
+                self.record_event(key, &uid, failed(why));
                 Ok(())
             }
-            Action::EnsureVolume { size_gib } => {
+            Action::EnsureVolume { size_gib, source } => {
                 let Some((claim, class)) = claim.as_ref().and_then(|claim| Some((claim, self.class(claim)?))) else {
                     return Ok(());
                 };
-                let result = self.ensure_volume(key, claim, &class, size_gib).await;
+                let result = self.ensure_volume(key, claim, &class, size_gib, source).await;
                 if let Err(error) = &result {
                     self.record_event(key, &uid, failed(format!("failed to provision volume: {}", error.chain())));
                 }

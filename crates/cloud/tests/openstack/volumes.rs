@@ -1,12 +1,12 @@
 //! Claims with the real Cinder.
 
 use k8s_openapi::api::{
-    core::v1::{PersistentVolume, PersistentVolumeClaim},
+    core::v1::{Event, PersistentVolume, PersistentVolumeClaim},
     storage::v1::StorageClass,
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use mainstay_testing::{TestApi, until};
 use serde_json::json;
@@ -108,6 +108,54 @@ async fn a_persistent_volume_stays_while_cinder_deletes() {
     assert!(volumes.get_opt(&name).await.unwrap().is_some(), "visible while Cinder says deleting");
     until("a PersistentVolume that is gone", async || volumes.get_opt(&name).await.unwrap().is_none()).await;
     assert_eq!(resources(&project.session).await, [] as [&str; 0]);
+    drop(manager);
+    binder.cancel();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_of_a_claim_gets_a_clone_that_is_not_smaller() {
+    let (project, api) = (TestProject::create("clones").await, cluster().await);
+    let (client, binder) = (api.client("test"), start_binder(&api));
+    create_class(&client).await;
+    let manager = Manager::start(cloud_client(&api), &project.yaml);
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), "default");
+    let volumes: Api<PersistentVolume> = Api::all(client.clone());
+    let events: Api<Event> = Api::namespaced(client.clone(), "default");
+    claims.create(&PostParams::default(), &claim("2Gi")).await.unwrap();
+    until("a bound claim", async || is_bound(&claims.get("data").await.unwrap())).await;
+    let handle = async |claim: &str| {
+        let name = claims.get(claim).await.unwrap().spec.unwrap().volume_name.unwrap();
+        volumes.get(&name).await.unwrap().spec.unwrap().csi.unwrap().volume_handle
+    };
+    let clone = |name: &str, size: &str| {
+        let mut clone = claim(size);
+        clone.metadata.name = Some(name.to_owned());
+        let source = json!({"kind": "PersistentVolumeClaim", "name": "data"});
+        clone.spec.as_mut().unwrap().data_source = serde_json::from_value(source).unwrap();
+        clone
+    };
+    claims.create(&PostParams::default(), &clone("copy", "3Gi")).await.unwrap();
+    claims.create(&PostParams::default(), &clone("small", "1Gi")).await.unwrap();
+    until("a bound clone", async || is_bound(&claims.get("copy").await.unwrap())).await;
+    let copy = project.session.block_storage().show_volume(&handle("copy").await).await.unwrap().unwrap();
+    assert_eq!((copy.source_volume.as_str(), copy.size), (handle("data").await.as_str(), 3));
+    until("an event that names the field", async || {
+        let all = events.list(&ListParams::default()).await.unwrap().items;
+        all.iter().any(|event| {
+            let message = event.message.as_deref().unwrap_or_default();
+            event.involved_object.name.as_deref() == Some("small")
+                && message.starts_with("spec.resources.requests.storage: 1 GiB are less than the 2 GiB")
+        })
+    })
+    .await;
+    assert_eq!(resources(&project.session).await.len(), 2, "nothing was made for the one that is too small");
+
+    for name in ["small", "copy", "data"] {
+        claims.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    until("no PersistentVolume", async || volumes.list(&ListParams::default()).await.unwrap().items.is_empty()).await;
+    assert_eq!(resources(&project.session).await, [] as [&str; 0]);
+    assert_eq!(entries(&client).await.len(), 0);
     drop(manager);
     binder.cancel();
 }

@@ -7,7 +7,7 @@ use mainstay_controllers::runtime::Plan;
 
 use crate::context::Pace;
 
-/// While the claim waits for its first pod.
+/// While the claim waits for its first pod, or for its source.
 const CONSUMER_POLL: SignedDuration = SignedDuration::from_secs(10);
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,6 +57,17 @@ pub enum Backing {
     Present(CinderView),
 }
 
+/// What the volume begins with: a claim's `dataSource`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum SourceView {
+    #[default]
+    Empty,
+    /// The Cinder volume of another claim, which is cloned.
+    Volume { id: String, size_gib: u64 },
+    /// There is none that could be cloned, or not yet.
+    NotReady { why: String },
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct World {
     /// None if there is no such claim any more, or another of its name.
@@ -66,6 +77,7 @@ pub struct World {
     /// A node was chosen for the first pod.
     pub has_consumer: bool,
     pub persistent_volume: Option<PersistentVolumeView>,
+    pub source: SourceView,
     pub backing: Backing,
     /// Entries of claims that are gone before they had a PersistentVolume.
     pub abandoned: Vec<String>,
@@ -76,6 +88,8 @@ pub struct World {
 pub enum Action {
     EnsureVolume {
         size_gib: u64,
+        /// The id of the volume that it is a clone of.
+        source: Option<String>,
     },
     /// Of a volume in error, or lost, to have another.
     RemoveVolume {
@@ -98,7 +112,7 @@ pub enum Action {
         size_gib: u64,
     },
     Refuse {
-        why: &'static str,
+        why: String,
     },
 }
 
@@ -128,7 +142,7 @@ fn plan_provisioning(
     now: Timestamp,
 ) -> Plan<Action, ResizePending> {
     if let Some(why) = claim.refusal {
-        return Plan::act([Action::Refuse { why }]);
+        return Plan::act([Action::Refuse { why: why.to_owned() }]);
     }
     if world.persistent_volume.is_some() {
         return Plan::default(); // the binder's turn
@@ -138,7 +152,22 @@ fn plan_provisioning(
         Backing::None if !class.is_immediate && !world.has_consumer => {
             Plan { requeue_at: Some(now + CONSUMER_POLL), ..Plan::default() }
         }
-        Backing::None => step(Action::EnsureVolume { size_gib: claim.size_gib }),
+        Backing::None => match &world.source {
+            SourceView::Empty => step(Action::EnsureVolume { size_gib: claim.size_gib, source: None }),
+            SourceView::NotReady { why } => {
+                Plan { requeue_at: Some(now + CONSUMER_POLL), ..Plan::act([Action::Refuse { why: why.clone() }]) }
+            }
+            SourceView::Volume { size_gib, .. } if claim.size_gib < *size_gib => {
+                let why = format!(
+                    "spec.resources.requests.storage: {} GiB are less than the {size_gib} GiB of the volume of spec.dataSource",
+                    claim.size_gib
+                );
+                Plan::act([Action::Refuse { why }])
+            }
+            SourceView::Volume { id, .. } => {
+                step(Action::EnsureVolume { size_gib: claim.size_gib, source: Some(id.clone()) })
+            }
+        },
         Backing::Lost => step(Action::RemoveVolume { why: "Cinder does not have it any more".to_owned() }),
         Backing::Present(volume) => match volume.status.as_str() {
             "available" | "in-use" => {
@@ -204,13 +233,27 @@ mod tests {
 
     #[test]
     fn a_claim_gets_a_volume_and_then_its_object() {
-        assert_eq!(actions(&world(Backing::None)), [Action::EnsureVolume { size_gib: 3 }]);
+        assert_eq!(actions(&world(Backing::None)), [Action::EnsureVolume { size_gib: 3, source: None }]);
         assert_eq!(actions(&world(volume("creating", 3))), []);
         let create = Action::CreatePersistentVolume { id: "v".into(), size_gib: 3 };
         assert_eq!(actions(&world(volume("available", 3))), [create]);
         let mut done = world(volume("available", 3));
         done.persistent_volume = Some(PersistentVolumeView::default());
         assert_eq!(plan(&done, now()), Plan::default());
+    }
+
+    #[test]
+    fn a_clone_is_at_least_as_large_as_its_source_and_waits_for_it() {
+        let mut world = world(Backing::None);
+        world.source = SourceView::Volume { id: "s".into(), size_gib: 3 };
+        assert_eq!(actions(&world), [Action::EnsureVolume { size_gib: 3, source: Some("s".into()) }]);
+        world.source = SourceView::Volume { id: "s".into(), size_gib: 4 };
+        let [Action::Refuse { why }] = &actions(&world)[..] else { panic!("a clone that is too small") };
+        assert!(why.starts_with("spec.resources.requests.storage: 3 GiB are less than the 4 GiB"), "{why}");
+        world.source = SourceView::NotReady { why: "not bound".into() };
+        let waiting = plan(&world, now());
+        assert_eq!(waiting.actions, [Action::Refuse { why: "not bound".into() }]);
+        assert!(waiting.requeue_at.is_some(), "the source may come");
     }
 
     #[test]
@@ -226,14 +269,14 @@ mod tests {
         world.class.as_mut().unwrap().is_immediate = false;
         assert_eq!(actions(&world), []);
         world.has_consumer = true;
-        assert_eq!(actions(&world), [Action::EnsureVolume { size_gib: 3 }]);
+        assert_eq!(actions(&world), [Action::EnsureVolume { size_gib: 3, source: None }]);
     }
 
     #[test]
     fn claims_of_other_classes_or_impossible_ones_get_nothing() {
         let mut world = world(Backing::None);
         world.claim.as_mut().unwrap().refusal = Some("no");
-        assert_eq!(actions(&world), [Action::Refuse { why: "no" }]);
+        assert_eq!(actions(&world), [Action::Refuse { why: "no".into() }]);
         world.class = None;
         assert_eq!(actions(&world), []);
     }
