@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use mainstay_api::{descriptor::Descriptor, registry::Registry, selector::Labels};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::objects::guaranteed_update::Part;
 
@@ -45,12 +45,32 @@ pub fn subresource_of(part: Part) -> Option<&'static str> {
     match part {
         Part::Main => Some(""),
         Part::Status => Some("status"),
+        Part::Scale => Some("scale"),
         Part::Approval => Some("approval"),
         Part::Finalize => Some("finalize"),
         Part::Spec(SpecPart::EphemeralContainers) => Some("ephemeralcontainers"),
         Part::Spec(SpecPart::Resources) => Some("resize"),
         Part::Placement => None,
     }
+}
+
+/// The kind of object that a request carries if it is not the resource's own: a Scale, an Eviction, options of a connection.
+pub fn other_kind<'v>(own: &Descriptor, object: Option<&'v Value>) -> Option<(&'v str, &'v str, &'v str)> {
+    let object = object?;
+    let kind = object["kind"].as_str().filter(|kind| *kind != &*own.kind)?;
+    let api_version = object["apiVersion"].as_str()?;
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    Some((group, version, kind))
+}
+
+/// `kind` and `requestKind` of an AdmissionRequest; `matched` is the version of the resource that a rule matched.
+pub fn request_kinds(matched: &Descriptor, own: &Descriptor, object: Option<&Value>) -> (Value, Value) {
+    if let Some((group, version, kind)) = other_kind(own, object) {
+        let kind = json!({"group": group, "version": version, "kind": kind});
+        return (kind.clone(), kind);
+    }
+    let kind = |d: &Descriptor| json!({"group": d.group, "version": d.version, "kind": d.kind});
+    (kind(matched), kind(own))
 }
 
 fn strings<'v>(rule: &'v Value, field: &str) -> impl Iterator<Item = &'v str> {

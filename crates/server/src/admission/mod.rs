@@ -44,7 +44,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use http::HeaderMap;
-use mainstay_api::descriptor::Descriptor;
+use mainstay_api::descriptor::{Descriptor, Scale};
 use mainstay_store::{Compare, Expect, Op};
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -61,7 +61,7 @@ use crate::{
     auth::User,
     fence::Fence,
     http::{query::Query, status::ApiResult, warnings::Warnings},
-    objects::guaranteed_update::Part,
+    objects::{guaranteed_update::Part, scale_view},
 };
 
 /// Kinds that plugins look at on every write, by group and plural.
@@ -195,6 +195,11 @@ pub trait Plugin: Sync {
 
     fn handles(&self, d: &Descriptor) -> bool;
 
+    /// Whether an update through `/scale` is shown to it as upstream shows it: as a Scale, not as the object that is scaled.
+    fn sees_scales(&self) -> bool {
+        false
+    }
+
     /// Create, before defaults and validation: sets fields that no client may choose.
     fn prepare_create(&self, _request: &Request<'_>, _object: &mut Value) {}
 
@@ -262,6 +267,24 @@ fn log_refusal<T>(plugin: &dyn Plugin, request: &Request<'_>, result: ApiResult<
     })
 }
 
+/// A write through `/scale` as two Scales.
+struct ShownScales<'a> {
+    paths: &'a Scale,
+    new: Value,
+    old: Value,
+}
+
+fn shown_scales<'a>(
+    plugin: &dyn Plugin,
+    request: &Request<'a>,
+    object: &Value,
+    old: &Value,
+) -> Option<ShownScales<'a>> {
+    let d = &request.target.d;
+    let paths = d.scale.as_ref().filter(|_| request.part == Part::Scale && plugin.sees_scales())?;
+    Some(ShownScales { paths, new: scale_view::view(d, paths, object), old: scale_view::view(d, paths, old) })
+}
+
 pub fn prepare_create(request: &Request<'_>, object: &mut Value) {
     for plugin in plugins_for(&request.target.d) {
         plugin.prepare_create(request, object);
@@ -296,14 +319,26 @@ pub async fn admit_update(
     txn: &mut TxnAdditions,
 ) -> ApiResult<()> {
     for plugin in plugins_for(&request.target.d) {
-        log_refusal(plugin, request, plugin.admit_update(request, object, old, txn).await)?;
+        let admitted = match shown_scales(plugin, request, object, old) {
+            None => plugin.admit_update(request, object, old, txn).await,
+            Some(mut shown) => {
+                let admitted = plugin.admit_update(request, &mut shown.new, &shown.old, txn).await;
+                scale_view::set_replicas(shown.paths, object, scale_view::wanted_replicas(&shown.new));
+                admitted
+            }
+        };
+        log_refusal(plugin, request, admitted)?;
     }
     Ok(())
 }
 
 pub async fn update(request: &Request<'_>, object: &mut Value, old: &Value, txn: &mut TxnAdditions) -> ApiResult<()> {
     for plugin in plugins_for(&request.target.d) {
-        log_refusal(plugin, request, plugin.update(request, object, old, txn).await)?;
+        let judged = match shown_scales(plugin, request, object, old) {
+            None => plugin.update(request, object, old, txn).await,
+            Some(mut shown) => plugin.update(request, &mut shown.new, &shown.old, txn).await,
+        };
+        log_refusal(plugin, request, judged)?;
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     http::status::{ApiError, ApiResult},
-    objects::{kind_types::KindType, store_cache::CachedObject},
+    objects::{guaranteed_update::Part, kind_types::KindType, scale_view, store_cache::CachedObject},
 };
 
 const POLICIES: &str = "mutatingadmissionpolicies";
@@ -43,6 +43,10 @@ impl Plugin for MutatingAdmissionPolicy {
 
     fn handles(&self, d: &Descriptor) -> bool {
         handles(d)
+    }
+
+    fn sees_scales(&self) -> bool {
+        true
     }
 
     async fn admit_create(&self, request: &Request<'_>, object: &mut Value, txn: &mut TxnAdditions) -> ApiResult<()> {
@@ -71,6 +75,10 @@ impl Plugin for MutatingAdmissionPolicyReinvocation {
 
     fn handles(&self, d: &Descriptor) -> bool {
         handles(d)
+    }
+
+    fn sees_scales(&self) -> bool {
+        true
     }
 
     async fn admit_create(&self, request: &Request<'_>, object: &mut Value, txn: &mut TxnAdditions) -> ApiResult<()> {
@@ -178,7 +186,8 @@ impl Step<'_> {
             mutating.mutate(&mut current, old.as_deref(), bound.namespace.as_deref()).await?;
         }
         let own = &self.request.target.d;
-        let changed = match d.api_version() == own.api_version() {
+        let is_own = d.api_version() == own.api_version() || matching::other_kind(own, Some(&current)).is_some();
+        let changed = match is_own {
             true => current,
             false => convert(d, own, &current).unwrap_or_else(|| before.clone()),
         };
@@ -217,7 +226,7 @@ impl PolicyInForce<'_> {
             FoundParams::Allowed => return Ok(()),
             FoundParams::Failed(why) => return self.fail(&why),
         };
-        let described = describe_request(request, &self.write.attributes_as(self.d));
+        let described = describe_request(request, &self.write.attributes_as(self.d), Some(object));
         let namespace = namespace.filter(|_| place.is_some());
         for params in &params {
             let round = Round { old, described: &described, params: params.as_ref(), namespace };
@@ -255,14 +264,18 @@ impl PolicyInForce<'_> {
 
     async fn run_mutations(&self, object: &mut Value, round: &Round<'_>) -> ApiResult<Result<(), String>> {
         let api = self.write.request.api;
+        let is_scale = self.write.request.part == Part::Scale;
+        let (definition, ty) = match is_scale {
+            true => (scale_view::DEFINITION, KindType::builtin(api.schema, scale_view::DEFINITION)),
+            false => (&*self.d.schema, KindType::root(api.schema, self.d)),
+        };
         for mutation in &self.compiled.mutations {
-            let ty = KindType::root(api.schema, self.d);
             let evaluate = || evaluate_mutation(self.compiled, mutation, &self.inputs(round, object), ty);
             let mut changed = match self.write.with_decisions(&self.compiled.name, evaluate).await? {
                 Ok(changed) => changed,
                 Err(why) => return Ok(Err(why)),
             };
-            if let Err(error) = api.schema.conform(&self.d.schema, &mut changed) {
+            if let Err(error) = api.schema.conform(definition, &mut changed) {
                 return Ok(Err(error.to_string()));
             }
             for field in ["name", "namespace", "uid"] {

@@ -117,7 +117,7 @@ impl Plugin for ResourceQuota {
         let may_use_more = match request.part {
             Part::Main => resource(d).is_charged_on_update() && !d.is_core("Pod"),
             Part::Spec(_) => true,
-            Part::Status | Part::Approval | Part::Finalize | Part::Placement => false,
+            Part::Status | Part::Scale | Part::Approval | Part::Finalize | Part::Placement => false,
         };
         if may_use_more { charge(request, object, Some(old), txn).await } else { Ok(()) }
     }

@@ -35,6 +35,10 @@ impl Plugin for ValidatingAdmissionPolicy {
         d.group != "admissionregistration.k8s.io"
     }
 
+    fn sees_scales(&self) -> bool {
+        true
+    }
+
     async fn create(&self, request: &Request<'_>, object: &mut Value, _: &mut TxnAdditions) -> ApiResult<()> {
         judge(request, Operation::Create, "", Some(object), None).await
     }
@@ -58,6 +62,10 @@ impl Plugin for ValidatingAdmissionPolicy {
 
     async fn create_subresource(&self, request: &Request<'_>, subresource: &str, body: &Value) -> ApiResult<()> {
         judge(request, Operation::Create, subresource, Some(body), None).await
+    }
+
+    async fn connect(&self, request: &Request<'_>, subresource: &str, options: &Value) -> ApiResult<()> {
+        judge(request, Operation::Connect, subresource, Some(options), None).await
     }
 }
 
@@ -114,7 +122,7 @@ impl Judgement<'_> {
             FoundParams::Failed(why) if self.compiled.fails_closed => return self.refuse(&why, "Invalid"),
             FoundParams::Failed(_) => return Ok(()),
         };
-        let described = describe_request(request, &self.write.attributes_as(self.d));
+        let described = describe_request(request, &self.write.attributes_as(self.d), object);
         for params in &params {
             let inputs = PolicyInputs {
                 object,

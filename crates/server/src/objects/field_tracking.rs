@@ -38,11 +38,6 @@ impl FieldWriter {
         let name = if query.field_manager.is_empty() { program(headers, user) } else { query.field_manager.clone() };
         Self { name, subresource: subresource(part), part }
     }
-
-    /// The same through `/scale`, which changes the object itself.
-    pub fn through_scale(self) -> Self {
-        Self { subresource: "scale", ..self }
-    }
 }
 
 /// The program's name in `User-Agent`, up to the first slash. Parts of this process are named by their user, all controllers
@@ -71,6 +66,7 @@ fn subresource(part: Part) -> &'static str {
     match part {
         Part::Main | Part::Placement => "",
         Part::Status => "status",
+        Part::Scale => "scale",
         Part::Approval => "approval",
         Part::Finalize => "finalize",
         Part::Spec(SpecPart::EphemeralContainers) => "ephemeralcontainers",
@@ -145,10 +141,14 @@ pub fn with_manager<R>(
 pub fn ignored_fields(api: &Api, d: &Descriptor, part: Part) -> FieldSet<'static> {
     let field = |name: &'static str| vec![PathElement::Field(Cow::Borrowed(name))];
     match part {
-        Part::Main | Part::Spec(_) | Part::Finalize | Part::Placement if d.status == StatusRule::Absent => {
+        Part::Main | Part::Scale | Part::Spec(_) | Part::Finalize | Part::Placement
+            if d.status == StatusRule::Absent =>
+        {
             FieldSet::default()
         }
-        Part::Main | Part::Spec(_) | Part::Finalize | Part::Placement => [field("status")].into_iter().collect(),
+        Part::Main | Part::Scale | Part::Spec(_) | Part::Finalize | Part::Placement => {
+            [field("status")].into_iter().collect()
+        }
         Part::Status | Part::Approval => {
             let definition = api.schema.definition(&d.schema);
             let names = definition.into_iter().flat_map(|definition| definition.fields.iter().map(|own| own.name));

@@ -32,6 +32,8 @@ pub enum Part {
     /// Everything but status, where that is separate.
     Main,
     Status,
+    /// How many replicas it wants, through `/scale`.
+    Scale,
     /// Whether a certificate that was asked for may be given: conditions of the status.
     Approval,
     /// `spec.finalizers` of a namespace.
@@ -189,7 +191,7 @@ fn complete_and_validate(d: &Descriptor, part: Part, object: &mut Value, old: &V
     object::clear_version(object);
     let mut errors = Errors::new();
     match part {
-        Part::Main => {
+        Part::Main | Part::Scale => {
             if d.status != StatusRule::Absent {
                 replace(object, old, "status");
             }

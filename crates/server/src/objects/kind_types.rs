@@ -27,7 +27,12 @@ impl<'s> KindType<'s> {
         if let Some(custom) = &d.custom {
             return Self::Custom(StructuralType::root(&custom.schema));
         }
-        BuiltinType::root(schema, &d.schema).map_or(Self::Untyped(Untyped), Self::Builtin)
+        Self::builtin(schema, &d.schema)
+    }
+
+    /// The type that a definition of the schema describes.
+    pub fn builtin(schema: &'s Schema, definition: &str) -> Self {
+        BuiltinType::root(schema, definition).map_or(Self::Untyped(Untyped), Self::Builtin)
     }
 }
 

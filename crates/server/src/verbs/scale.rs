@@ -2,9 +2,8 @@
 
 use http::{Method, StatusCode};
 use mainstay_api::{
-    descriptor::{Descriptor, Scale},
+    descriptor::Scale,
     field::{FieldError, Path},
-    selector::Labels,
 };
 use serde_json::{Value, json};
 
@@ -24,10 +23,9 @@ use crate::{
     objects::{
         guaranteed_update::{Ownership, Part, UpdatedObject, guaranteed_update},
         metadata, object, request_object,
+        scale_view::{self, DEFINITION, view},
     },
 };
-
-const DEFINITION: &str = "io.k8s.api.autoscaling.v1.Scale";
 
 pub async fn scale(call: &Call<'_>, method: &Method) -> ApiResult<Response> {
     let Call { api, target, query, accepted, headers, body, .. } = call;
@@ -39,11 +37,11 @@ pub async fn scale(call: &Call<'_>, method: &Method) -> ApiResult<Response> {
         object::set_version(&mut object, entry.modified);
         return Ok(reply::encoded(StatusCode::OK, accepted.encoding, &view(d, paths, &object)));
     }
-    let writer = call.writer(Part::Main).through_scale();
+    let writer = call.writer(Part::Scale);
     if *method == Method::PATCH && is_apply(headers) {
         let config = apply::configuration(call, &mut Warnings::default())?;
         let config = parent_configuration(target, paths, &config)?;
-        let changed = apply::update_applied(call, Part::Main, &writer, &config, &mut Warnings::default()).await?;
+        let changed = apply::update_applied(call, Part::Scale, &writer, &config, &mut Warnings::default()).await?;
         return Ok(reply_with_scale(call, paths, changed));
     }
     let kind = if *method == Method::PATCH { WriteKind::Patch } else { WriteKind::Update };
@@ -51,7 +49,7 @@ pub async fn scale(call: &Call<'_>, method: &Method) -> ApiResult<Response> {
     let patch = if *method == Method::PATCH { Some(Patch::parse(d, headers, body)?) } else { None };
     let put = if patch.is_none() { Some(request_object::decode(headers, body)?.value) } else { None };
     let ownership = Ownership::Tracked(&writer);
-    let changed = guaranteed_update(&call.admission(), Part::Main, ownership, query.dry_run, |old| {
+    let changed = guaranteed_update(&call.admission(), Part::Scale, ownership, query.dry_run, |old| {
         let mut scale = match (&patch, &put) {
             (Some(patch), _) => {
                 let mut scale = view(d, paths, old);
@@ -100,7 +98,7 @@ fn parent_configuration(target: &Target, paths: &Scale, scale: &Value) -> ApiRes
 
 /// The object with the replicas of a Scale, fenced by the versions the Scale carries.
 fn with_replicas(paths: &Scale, old: &Value, scale: &Value) -> ApiResult<Value> {
-    let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+    let replicas = scale_view::wanted_replicas(scale);
     if replicas < 0 {
         let path = Path::new("spec").child("replicas");
         let error = FieldError::invalid(&path, replicas, "must be greater than or equal to 0");
@@ -108,49 +106,11 @@ fn with_replicas(paths: &Scale, old: &Value, scale: &Value) -> ApiResult<Value> 
         return Err(ApiError::invalid_kind("autoscaling", "Scale", name, &error.into()));
     }
     let mut object = old.clone();
-    let mut at = &mut object;
-    for step in paths.spec_replicas.steps() {
-        if !at.is_object() {
-            *at = json!({});
-        }
-        at = &mut at[step];
-    }
-    *at = json!(replicas);
+    scale_view::set_replicas(paths, &mut object, replicas);
     for field in ["uid", "resourceVersion"] {
         if let Some(given) = metadata::string_field(scale, field).filter(|v| !v.is_empty()) {
             object["metadata"][field] = json!(given);
         }
     }
     Ok(object)
-}
-
-fn view(d: &Descriptor, paths: &Scale, object: &Value) -> Value {
-    let metadata = &object["metadata"];
-    let mut status = json!({ "replicas": paths.status_replicas.find(object).and_then(Value::as_i64).unwrap_or(0) });
-    if let Some(selector) = paths.selector.as_ref().and_then(|path| path.find(object)) {
-        status["selector"] = json!(selector_text(d, selector));
-    }
-    json!({
-        "kind": "Scale",
-        "apiVersion": "autoscaling/v1",
-        "metadata": {
-            "name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"],
-            "resourceVersion": metadata["resourceVersion"], "creationTimestamp": metadata["creationTimestamp"],
-        },
-        "spec": { "replicas": paths.spec_replicas.find(object).and_then(Value::as_i64).unwrap_or(0) },
-        "status": status,
-    })
-}
-
-/// A selector as text: a text already, a plain map (replication controllers) or a `LabelSelector`.
-fn selector_text(d: &Descriptor, selector: &Value) -> String {
-    // Custom kinds write it as text themselves.
-    if let Some(text) = selector.as_str() {
-        return text.to_owned();
-    }
-    if d.kind == "ReplicationController" {
-        let pairs = selector.as_object().into_iter().flatten();
-        return pairs.map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect::<Vec<_>>().join(",");
-    }
-    Labels::from_selector(selector).map(|labels| labels.to_string()).unwrap_or_default()
 }

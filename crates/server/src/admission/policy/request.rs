@@ -5,19 +5,20 @@ use serde_json::{Value, json};
 use crate::{
     admission::{
         Request,
-        matching::{Attributes, Operation},
+        matching::{self, Attributes, Operation},
     },
     auth::User,
 };
 
-/// `matched` is the version of the resource that a rule matched; the request may be for another one.
-pub fn describe_request(request: &Request<'_>, matched: &Attributes<'_>) -> Value {
+/// `matched` is the version of the resource that a rule matched; the request may be for another one. `object` is what the request carries.
+pub fn describe_request(request: &Request<'_>, matched: &Attributes<'_>, object: Option<&Value>) -> Value {
     let asked = &request.target.d;
+    let (kind, request_kind) = matching::request_kinds(matched.d, asked, object);
     json!({
-        "kind": {"group": matched.d.group, "version": matched.d.version, "kind": matched.d.kind},
+        "kind": kind,
         "resource": {"group": matched.d.group, "version": matched.d.version, "resource": matched.d.plural},
         "subResource": matched.subresource,
-        "requestKind": {"group": asked.group, "version": asked.version, "kind": asked.kind},
+        "requestKind": request_kind,
         "requestResource": {"group": asked.group, "version": asked.version, "resource": asked.plural},
         "requestSubResource": matched.subresource,
         "name": matched.name,

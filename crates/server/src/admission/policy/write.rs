@@ -85,7 +85,8 @@ impl<'a> Write<'a> {
     pub fn as_version<'v>(&self, d: &Descriptor, value: Option<&'v Value>) -> Option<Cow<'v, Value>> {
         let value = value?;
         let own = &self.request.target.d;
-        if d.api_version() == own.api_version() || !self.subresource.is_empty() && self.operation == Operation::Create {
+        let is_body = !self.subresource.is_empty() && self.operation == Operation::Create;
+        if d.api_version() == own.api_version() || is_body || matching::other_kind(own, Some(value)).is_some() {
             return Some(Cow::Borrowed(value));
         }
         convert(own, d, value).map(Cow::Owned)

@@ -26,12 +26,12 @@ use self::{
 };
 use super::{
     Plugin, Request, TxnAdditions,
-    matching::{Attributes, Operation, subresource_of as subresource},
+    matching::{Attributes, Operation, other_kind, subresource_of as subresource},
     policy::{self, describe_request},
 };
 use crate::{
     http::status::{ApiError, ApiResult},
-    objects::metadata,
+    objects::{guaranteed_update::Part, metadata, object, scale_view},
     webhook::client::{Backend, WebhookError},
 };
 
@@ -49,6 +49,10 @@ impl Plugin for MutatingAdmissionWebhook {
 
     fn handles(&self, d: &Descriptor) -> bool {
         !matching::is_exempt(d)
+    }
+
+    fn sees_scales(&self) -> bool {
+        true
     }
 
     async fn admit_create(&self, request: &Request<'_>, object: &mut Value, txn: &mut TxnAdditions) -> ApiResult<()> {
@@ -93,6 +97,10 @@ impl Plugin for ValidatingAdmissionWebhook {
 
     fn handles(&self, d: &Descriptor) -> bool {
         !matching::is_exempt(d)
+    }
+
+    fn sees_scales(&self) -> bool {
+        true
     }
 
     async fn create(&self, request: &Request<'_>, object: &mut Value, _txn: &mut TxnAdditions) -> ApiResult<()> {
@@ -196,9 +204,9 @@ async fn asked_about<'a>(
     let namespace = namespace.as_ref().map(|namespace| &*namespace.value);
     let served = request.api.served.current();
     let Some(d) = matching::matched_version(hook.value(), &served, own, subject, namespace) else { return Ok(None) };
-    // The body of a POST to a subresource, and the options of a connection, are of a kind of their own.
-    let is_same = d.api_version() == own.api_version()
-        || !subject.subresource.is_empty() && matches!(subject.operation, Operation::Create | Operation::Connect);
+    // A Scale, the body of a POST to a subresource and the options of a connection are of a kind of their own.
+    let is_body = !subject.subresource.is_empty() && subject.operation == Operation::Create;
+    let is_same = d.api_version() == own.api_version() || is_body || other_kind(own, subject.object).is_some();
     let convert = |value: Option<&'a Value>| match value {
         Some(value) if !is_same => match policy::convert(own, &d, value) {
             Some(converted) => Ok(Some(Cow::Owned(converted))),
@@ -226,7 +234,7 @@ async fn meets_conditions(hook: &Hook, request: &Request<'_>, subject: &Subject<
     };
     let namespace = asked.namespace.as_deref();
     let attributes = Attributes { operation: subject.operation, d, subresource: subject.subresource, namespace, name };
-    let described = describe_request(request, &attributes);
+    let described = describe_request(request, &attributes, subject.object);
     let resource = AuthorizationCheck {
         group: (*d.group).into(),
         resource: (*d.plural).into(),
@@ -290,18 +298,21 @@ async fn mutate_once(
         return failed(error.to_string());
     }
     let own = &request.target.d;
-    if let Err(error) = request.api.schema.conform(&asked.d.schema, &mut changed) {
+    let is_other = other_kind(own, Some(object)).is_some();
+    let definition = if request.part == Part::Scale { scale_view::DEFINITION } else { &asked.d.schema };
+    if let Err(error) = request.api.schema.conform(definition, &mut changed) {
         return failed(error.to_string());
     }
-    if let Some(custom) = &asked.d.custom {
+    if let Some(custom) = asked.d.custom.as_ref().filter(|_| !is_other) {
         prune::prune_resource(&custom.schema, &mut changed); // of what a client sends it was done when that was decoded
     }
-    for (field, asked) in [("apiVersion", asked.d.api_version()), ("kind", asked.d.kind.to_string())] {
-        if changed[field] != *asked {
+    let shown = asked.object.as_deref().unwrap_or(object);
+    for field in ["apiVersion", "kind"] {
+        if changed[field] != shown[field] {
             return failed(format!("the webhook changed {field}"));
         }
     }
-    if asked.d.api_version() != own.api_version() {
+    if asked.d.api_version() != own.api_version() && !is_other {
         match policy::convert(&asked.d, own, &changed) {
             Some(converted) => changed = converted,
             None => return failed(format!("the result cannot be converted to {}", own.api_version())),
@@ -394,6 +405,16 @@ async fn repairs_backend(request: &Request<'_>, config: &Value, subject: &Subjec
         return false;
     };
     let service = request.api.core_object("services", Some(namespace), name).await.ok().flatten();
-    matching::serves(service.as_ref(), name, subject.d, object)
+    let scaled = match request.part {
+        // A Scale does not say which pods it is about; its object does.
+        Part::Scale => {
+            match request.api.existing(request.target).await.and_then(|entry| object::parse(subject.d, &entry)) {
+                Ok(scaled) => Some(scaled),
+                Err(_) => return false,
+            }
+        }
+        _ => None,
+    };
+    matching::serves(service.as_ref(), name, subject.d, scaled.as_ref().unwrap_or(object))
         && request.api.webhooks.has_no_endpoint(request.api, namespace, name, backend.port()).await
 }

@@ -7,7 +7,10 @@ use uuid::Uuid;
 
 use super::matching::Subject;
 use crate::{
-    admission::{Request, matching::Operation},
+    admission::{
+        Request,
+        matching::{self, Operation},
+    },
     http::query::FieldValidation,
 };
 
@@ -40,10 +43,9 @@ pub fn review(hook: &Value, request: &Request<'_>, subject: &Subject<'_>) -> Val
     let d = subject.d;
     // Whoever connects sends no object, but options, which have a kind of their own.
     let options = subject.object.filter(|_| subject.operation == Operation::Connect);
-    let kind = json!({ "group": d.group, "version": d.version, "kind": options.map_or(json!(d.kind), |options| options["kind"].clone()) });
     let resource = json!({ "group": d.group, "version": d.version, "resource": d.plural });
     let own = &request.target.d;
-    let own_kind = json!({ "group": own.group, "version": own.version, "kind": own.kind });
+    let (kind, own_kind) = matching::request_kinds(d, own, subject.object);
     let own_resource = json!({ "group": own.group, "version": own.version, "resource": own.plural });
     let subresource = (!subject.subresource.is_empty()).then_some(subject.subresource);
     let object_name = |object: &Value| object["metadata"]["name"].as_str().map(str::to_owned);

@@ -153,3 +153,16 @@ async fn a_policy_runs_once_more_after_a_later_change_if_it_asks_for_it() {
     assert_eq!(code, 201, "{made}");
     assert_eq!(made["data"], json!({ "own": "y", "added": "x", "count": "3" }));
 }
+
+#[tokio::test]
+async fn a_policy_changes_the_scale_that_is_written() {
+    let server = Server::new(Settings::default()).await;
+    let at_most = "Object{spec: Object.spec{replicas: object.spec.replicas > 3 ? 3 : object.spec.replicas}}";
+    let limit = policy("limit", ("apps", "deployments/scale"), json!([apply(at_most)]), json!({}));
+    server.put_in_force(&limit, json!({})).await;
+    let admin = administrator();
+    assert_eq!(server.send(&admin, Method::POST, DEPLOYMENTS, &deployment("d")).await.0, 201);
+    let scale = json!({ "apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": { "name": "d", "namespace": "default" }, "spec": { "replicas": 9 } });
+    let (code, scaled) = server.send(&admin, Method::PUT, &format!("{DEPLOYMENTS}/d/scale"), &scale).await;
+    assert_eq!((code, &scaled["spec"]["replicas"]), (200, &json!(3)), "{scaled}");
+}

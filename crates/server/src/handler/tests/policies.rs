@@ -257,3 +257,39 @@ async fn an_expensive_policy_ends_with_its_budget() {
     let refusal = server.post(&json!({"metadata": {"name": "big"}, "data": data})).await;
     assert!(refusal.ends_with("resulted in error: operation cancelled: actual cost limit exceeded"), "{refusal}");
 }
+
+#[tokio::test]
+async fn a_policy_limits_scales_and_not_the_workload_by_them() {
+    let rule = |resource: &str| json!({"matchConstraints": {"resourceRules": [{"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": [resource]}]}});
+    let mut spec = rule("statefulsets/scale");
+    spec["validations"] = json!([{"expression": "request.kind.kind == 'Scale' && request.resource.resource == 'statefulsets' && object.kind == 'Scale' && object.spec.replicas <= 5", "message": "too many"}]);
+    let server = Server::with_policy(spec, json!({})).await;
+    let sets = "/apis/apps/v1/namespaces/default/statefulsets";
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let set = json!({"metadata": {"name": "s"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "serviceName": "s", "template": template}});
+    server.create(sets, &set).await;
+    let scale = |replicas: i64| json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "s", "namespace": "default"}, "spec": {"replicas": replicas}});
+    let (admin, path) = (administrator(), format!("{sets}/s/scale"));
+    assert!(server.refusal(&admin, Method::PUT, &path, &scale(6)).await.ends_with("denied request: too many"));
+    assert_eq!(server.refusal(&admin, Method::PUT, &path, &scale(5)).await, "");
+    let (_, mut stored) = server.send(&admin, Method::GET, &format!("{sets}/s"), &Value::Null).await;
+    stored["spec"]["replicas"] = json!(6);
+    assert_eq!(server.refusal(&admin, Method::PUT, &format!("{sets}/s"), &stored).await, "", "not through `/scale`");
+}
+
+#[tokio::test]
+async fn a_policy_judges_connections_by_their_options() {
+    let rules =
+        json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CONNECT"], "resources": ["pods/exec"]}]);
+    let expression =
+        "request.operation == 'CONNECT' && request.kind.kind == 'PodExecOptions' && object.command != ['sh']";
+    let spec = json!({"matchConstraints": {"resourceRules": rules}, "validations": [{"expression": expression, "message": "no shells"}]});
+    let server = Server::with_policy(spec, json!({})).await;
+    let exec = async |command: &str| {
+        let path = format!("/api/v1/namespaces/default/pods/p/exec?container=c&stdout=true&command={command}");
+        server.refusal(&administrator(), Method::POST, &path, &Value::Null).await
+    };
+    let denied = "denied request: no shells";
+    assert!(exec("sh").await.ends_with(denied));
+    assert_eq!(exec("ls").await, "this server has no agents to ask", "it goes on");
+}

@@ -257,6 +257,46 @@ async fn a_webhook_may_refuse_streams_into_pods() {
 }
 
 #[tokio::test]
+async fn webhooks_are_shown_a_write_to_scale_as_a_scale() {
+    let server = Server::new(Settings::default()).await;
+    let backend = Backend::start(|path, review| match path {
+        "/mutate" => allow(review, patch(json!([{ "op": "replace", "path": "/spec/replicas", "value": 4 }]))),
+        _ => allow(review, json!({})),
+    })
+    .await;
+    let rules = |resource: &str| json!({ "rules": [{ "operations": ["UPDATE"], "apiGroups": ["apps"], "apiVersions": ["v1"], "resources": [resource] }] });
+    let mutating = backend.hook("m", "/mutate", rules("deployments/scale"));
+    configure(&server, "mutatingwebhookconfigurations", vec![mutating]).await;
+    let whole = backend.hook("whole", "/whole", rules("deployments"));
+    configure(&server, "validatingwebhookconfigurations", vec![backend.hook("v", "/", rules("*/scale")), whole]).await;
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    let template =
+        json!({ "metadata": { "labels": { "app": "a" } }, "spec": { "containers": [{ "name": "c", "image": "i" }] } });
+    let deployment = json!({ "metadata": { "name": "d" }, "spec": { "selector": { "matchLabels": { "app": "a" } }, "template": template } });
+    let admin = administrator();
+    assert_eq!(server.send(&admin, Method::POST, deployments, &deployment).await.0, 201);
+    let path = format!("{deployments}/d/scale");
+    let scale = json!({ "apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": { "name": "d", "namespace": "default" }, "spec": { "replicas": 3 } });
+    let (code, scaled) = server.send(&admin, Method::PUT, &path, &scale).await;
+    assert_eq!((code, &scaled["spec"]["replicas"]), (200, &json!(4)), "{scaled}");
+    let reviews = backend.asked.lock().clone();
+    assert_eq!(reviews.len(), 2, "webhooks for the Deployment itself are not asked");
+    let kind = json!({ "group": "autoscaling", "version": "v1", "kind": "Scale" });
+    for (review, replicas) in reviews.iter().zip([3, 4]) {
+        let asked = &review["request"];
+        assert_eq!((&asked["kind"], &asked["requestKind"]), (&kind, &kind));
+        assert_eq!(asked["resource"], json!({ "group": "apps", "version": "v1", "resource": "deployments" }));
+        assert_eq!((&asked["subResource"], &asked["operation"]), (&json!("scale"), &json!("UPDATE")));
+        let (object, old) = (&asked["object"], &asked["oldObject"]);
+        assert_eq!((&object["kind"], &object["spec"]), (&json!("Scale"), &json!({ "replicas": replicas })), "{asked}");
+        assert_eq!((&old["kind"], &old["spec"]), (&json!("Scale"), &json!({ "replicas": 1 })), "{asked}");
+        assert_eq!(object["status"]["selector"], "app=a");
+    }
+    let (_, stored) = server.send(&admin, Method::GET, &format!("{deployments}/d"), &Value::Null).await;
+    assert_eq!((&stored["spec"]["replicas"], &stored["metadata"]["generation"]), (&json!(4), &json!(2)), "{stored}");
+}
+
+#[tokio::test]
 async fn match_conditions_leave_writes_out_and_fail_as_the_policy_says() {
     let server = Server::new(Settings::default()).await;
     let denial = json!({ "allowed": false, "status": { "code": 400, "message": "never" } });
