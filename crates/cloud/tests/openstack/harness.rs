@@ -51,6 +51,7 @@ pub fn openstack() -> CloudsFile {
 }
 
 /// A project with a user, a network, a subnet and a router to the outside.
+#[derive(Clone)]
 pub struct TestProject {
     pub session: Session,
     pub calls: Arc<CallCounter>,

@@ -12,6 +12,7 @@ mod kills;
 mod klusters;
 mod load_balancers;
 mod resource_list;
+mod route_kills;
 mod routes;
 mod teardown;
 mod volumes;

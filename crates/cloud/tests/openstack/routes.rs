@@ -34,7 +34,7 @@ use crate::{
     harness::{TestProject, config},
 };
 
-struct OneCluster(RoutedCluster);
+pub struct OneCluster(RoutedCluster);
 
 impl ClusterDirectory for OneCluster {
     async fn find(&self, _: &ClusterKey) -> Result<Option<RoutedCluster>, ApiError> {
@@ -42,7 +42,7 @@ impl ClusterDirectory for OneCluster {
     }
 }
 
-struct Fixture {
+pub struct Fixture {
     api: TestApi,
     project: TestProject,
     controller: RouteController<OneCluster>,
@@ -72,7 +72,7 @@ impl Fixture {
         Self::over(project, session).await
     }
 
-    async fn over(project: TestProject, session: Session) -> Self {
+    pub async fn over(project: TestProject, session: Session) -> Self {
         let api = TestApi::start(&["kube-system", "default"]).await;
         let (client, stop) = (api.client("test"), CancellationToken::new());
         let nodes = Arc::new(Cache::<Node>::new());
@@ -110,8 +110,14 @@ impl Fixture {
         self.api.client("test")
     }
 
-    async fn sync(&self) -> Result<(), ApiError> {
+    pub async fn sync(&self) -> Result<(), ApiError> {
         reconcile(&self.controller, &ClusterKey::Own, Timestamp::now(), &self.stop).await.map(drop)
+    }
+
+    /// Another controller, which knows nothing of what the one before did.
+    pub fn restart(&mut self) {
+        let directory = self.controller.directory.clone();
+        self.controller = RouteController::new(directory, self.metrics.clone(), Clock::default());
     }
 
     async fn collect(&self) -> Result<(), ApiError> {
@@ -119,7 +125,7 @@ impl Fixture {
     }
 
     /// A Node with a port at `10.180.1.n`; returns its pod range and the port's id.
-    async fn add_node(&self, n: u8) -> (String, String) {
+    pub async fn add_node(&self, n: u8) -> (String, String) {
         let address = format!("10.180.1.{n}");
         let port = NewPort {
             network_id: self.project.network.clone(),
@@ -138,7 +144,7 @@ impl Fixture {
         (node.spec.unwrap().pod_cidr.expect("a range"), port.id)
     }
 
-    async fn delete_node(&self, n: u8) {
+    pub async fn delete_node(&self, n: u8) {
         let nodes: Api<Node> = Api::all(self.client());
         nodes.delete(&format!("node-{n}"), &DeleteParams::default()).await.expect("delete the node");
         let cache = self.controller.directory.0.nodes.clone();
@@ -148,7 +154,7 @@ impl Fixture {
         .await;
     }
 
-    async fn routes(&self) -> Vec<(String, String)> {
+    pub async fn routes(&self) -> Vec<(String, String)> {
         let router = self.project.session.network().show_router(&self.project.router).await.unwrap().unwrap();
         let mut routes: Vec<_> = router.routes.into_iter().map(|route| (route.destination, route.nexthop)).collect();
         routes.sort();
@@ -160,7 +166,7 @@ impl Fixture {
         self.project.session.network().add_routes(&self.project.router, &[route]).await.expect("add a route");
     }
 
-    async fn allowed(&self, port: &str) -> Vec<String> {
+    pub async fn allowed(&self, port: &str) -> Vec<String> {
         let port = self.project.session.network().show_port(port).await.unwrap().unwrap();
         port.allowed_address_pairs.into_iter().map(|pair| pair.ip_address).collect()
     }
@@ -173,13 +179,13 @@ impl Fixture {
         Some((found.status, found.reason.unwrap_or_default(), found.message.unwrap_or_default()))
     }
 
-    async fn entries(&self) -> usize {
+    pub async fn entries(&self) -> usize {
         let entries: Api<CloudResource> = Api::all(self.client());
         entries.list(&ListParams::default()).await.unwrap().items.len()
     }
 }
 
-fn pair(destination: &str, hop: &str) -> (String, String) {
+pub fn pair(destination: &str, hop: &str) -> (String, String) {
     (destination.to_owned(), hop.to_owned())
 }
 
