@@ -5,8 +5,12 @@
 //! to `/etc` or `../..` leads to `etc` of the layer, and the last step of a path is never followed.
 //! Whiteouts (`.wh.name`, `.wh..wh..opq`) become what overlayfs has for them: a character device 0/0, and
 //! the attribute `trusted.overlay.opaque`.
+//!
+//! A small archive may claim to hold very much: what describes an entry (long names, extended headers, maps of holes) is read
+//! into memory and is bounded, and so is the size of all files together, holes included.
 
 use std::{
+    cell::Cell,
     collections::HashMap,
     ffi::OsStr,
     fs::File,
@@ -16,6 +20,7 @@ use std::{
         unix::ffi::OsStrExt,
     },
     path::{Component, Path, PathBuf},
+    rc::Rc,
 };
 
 use rustix::{
@@ -31,6 +36,10 @@ const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE_MARK: &[u8] = b".wh..wh..opq";
 /// Other marks of the union filesystem that the format was taken from: they say nothing to us.
 const MARK: &[u8] = b".wh..wh.";
+/// The most bytes that describe one entry.
+const MAX_HEADERS: u64 = 4 << 20;
+/// The most bytes that the files of a layer may seem to have.
+const MAX_LAYER: u64 = 1 << 40;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ExtractError {
@@ -54,13 +63,42 @@ type Result<T> = std::result::Result<T, ExtractError>;
 pub fn extract(archive: impl Read, into: &Path, lower: &[PathBuf]) -> Result<du::Usage> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(into, flags, Mode::empty()).map_err(|e| failed("open", into)(e))?;
-    let mut layer = Layer { root, lower, times: HashMap::new(), last: None };
-    let mut archive = Archive::new(archive);
+    let mut layer = Layer { root, lower, times: HashMap::new(), last: None, room: MAX_LAYER };
+    let headers_left = Rc::new(Cell::new(Some(MAX_HEADERS)));
+    let mut archive = Archive::new(HeaderLimit { inner: archive, headers_left: headers_left.clone() });
     for entry in archive.entries().map_err(ExtractError::Read)? {
-        layer.add(entry.map_err(ExtractError::Read)?)?;
+        let mut entry = entry.map_err(ExtractError::Read)?;
+        headers_left.set(None);
+        layer.add(&mut entry)?;
+        // Whatever of the content nobody wanted: from here to the next entry there are headers alone.
+        io::copy(&mut entry, &mut io::sink()).map_err(ExtractError::Read)?;
+        headers_left.set(Some(MAX_HEADERS));
     }
     layer.finish()?;
     du::usage(into).map_err(|source| ExtractError::Write { doing: "measure", path: into.into(), source })
+}
+
+/// Ends with an error when more is read between the contents of two entries than may describe one.
+struct HeaderLimit<R> {
+    inner: R,
+    /// Nothing while the content of an entry is read.
+    headers_left: Rc<Cell<Option<u64>>>,
+}
+
+impl<R: Read> Read for HeaderLimit<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        if let Some(left) = self.headers_left.get() {
+            let left = left.checked_sub(read as u64).ok_or_else(|| {
+                io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!("an entry has more than {MAX_HEADERS} bytes of headers"),
+                )
+            })?;
+            self.headers_left.set(Some(left));
+        }
+        Ok(read)
+    }
 }
 
 struct Layer<'a> {
@@ -70,6 +108,8 @@ struct Layer<'a> {
     times: HashMap<PathBuf, Timespec>,
     /// The directory that the last entry was put into: the next mostly goes to the same.
     last: Option<(PathBuf, OwnedFd)>,
+    /// How many more bytes its files may seem to have.
+    room: u64,
 }
 
 /// What an archive says of a file besides its content.
@@ -81,9 +121,9 @@ struct Attributes {
 }
 
 impl Layer<'_> {
-    fn add<R: Read>(&mut self, mut entry: Entry<'_, R>) -> Result<()> {
+    fn add<R: Read>(&mut self, entry: &mut Entry<'_, R>) -> Result<()> {
         let path = inside(&entry.path_bytes())?;
-        let attributes = attributes(&mut entry, &path)?;
+        let attributes = attributes(entry, &path)?;
         let Some(name) = path.file_name() else {
             let root = self.root.try_clone().map_err(|source| write("open", &path, source))?;
             self.times.insert(path.clone(), attributes.time);
@@ -121,18 +161,22 @@ impl Layer<'_> {
                 let file = rustix::fs::openat(&directory, name, flags, Mode::RUSR | Mode::WUSR)
                     .map_err(failed("create", &path))?;
                 let mut file = File::from(file);
-                fill(&mut file, &mut entry, &path)?;
+                self.room = self.room.checked_sub(entry.size()).ok_or_else(|| ExtractError::Refused {
+                    path: path.clone(),
+                    why: "makes the layer larger than 1 TiB",
+                })?;
+                fill(&mut file, entry, &path)?;
                 apply(&file, &attributes, &path)?;
                 let times = Timestamps { last_access: omit(), last_modification: attributes.time };
                 rustix::fs::futimens(&file, &times).map_err(failed("set the time of", &path))
             }
             EntryType::Symlink => {
-                let target = link_target(&entry, &path)?;
+                let target = link_target(entry, &path)?;
                 rustix::fs::symlinkat(OsStr::from_bytes(&target), &directory, name).map_err(failed("create", &path))?;
                 apply_at(&directory, name, &attributes, &path, true)
             }
             EntryType::Link => {
-                let target = inside(&link_target(&entry, &path)?)?;
+                let target = inside(&link_target(entry, &path)?)?;
                 let Some(target_name) = target.file_name() else {
                     return Err(ExtractError::Refused { path, why: "links to the root directory" });
                 };
@@ -143,8 +187,8 @@ impl Layer<'_> {
             }
             EntryType::Char | EntryType::Block | EntryType::Fifo => {
                 let (kind, device) = match kind {
-                    EntryType::Char => (FileType::CharacterDevice, device(&entry)?),
-                    EntryType::Block => (FileType::BlockDevice, device(&entry)?),
+                    EntryType::Char => (FileType::CharacterDevice, device(entry)?),
+                    EntryType::Block => (FileType::BlockDevice, device(entry)?),
                     _ => (FileType::Fifo, 0),
                 };
                 rustix::fs::mknodat(&directory, name, kind, Mode::empty(), device).map_err(failed("create", &path))?;

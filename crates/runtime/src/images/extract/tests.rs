@@ -245,3 +245,31 @@ fn fields_left_empty_are_zero() {
     let a = made.stat("a");
     assert_eq!((a.uid(), a.gid(), a.mtime(), a.mode() & 0o777), (0, 0, 0, 0o600));
 }
+
+/// Headers of extended attributes without an end, and files of any size, made while they are read.
+#[test]
+fn a_small_archive_cannot_claim_very_much() {
+    let header = |kind: EntryType, size: u64| {
+        let mut header = tar::Header::new_ustar();
+        header.set_path("a").unwrap();
+        header.set_entry_type(kind);
+        header.set_mode(0o644);
+        (header.set_uid(0), header.set_gid(0), header.set_mtime(0), header.set_size(size));
+        header.set_cksum();
+        header.as_bytes().to_vec()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    for kind in [EntryType::XHeader, EntryType::GNULongName, EntryType::GNULongLink] {
+        let archive = header(kind, 1 << 33);
+        let mut left = io::Cursor::new(archive).chain(io::repeat(b'a').take(1 << 33));
+        let refused = extract(&mut left, dir.path(), &[]).expect_err("too many headers");
+        let ExtractError::Read(why) = refused else { panic!("{refused}") };
+        assert!(why.to_string().contains("bytes of headers"), "{kind:?}: {why}");
+        assert!(left.get_ref().1.limit() > (1 << 33) - 2 * MAX_HEADERS, "{kind:?}: most of it is not read");
+    }
+    let archive = io::Cursor::new(header(EntryType::Regular, MAX_LAYER + 1)).chain(io::repeat(0));
+    let refused = extract(archive, dir.path(), &[]).expect_err("too large");
+    assert!(refused.to_string().contains("larger than 1 TiB"), "{refused}");
+    let unwanted = [header(EntryType::Directory, MAX_HEADERS * 2), vec![0; MAX_HEADERS as usize * 2]].concat();
+    extract(&unwanted[..], dir.path(), &[]).expect("content that is not wanted is no header");
+}
