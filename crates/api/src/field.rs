@@ -93,24 +93,30 @@ pub struct FieldError {
     pub detail: String,
 }
 
-/// What validation collects: the first [`Errors::MAX_KEPT`] errors, and how many more there were.
+/// What validation collects: the first [`Errors::MAX_KEPT`] errors within [`Errors::MAX_BYTES`], and how many more there were.
 ///
-/// An object can be wrong in more places than anyone would read; its errors must not take more memory than itself.
+/// An object can be wrong in more places than anyone would read, each with the same long key in its path; its errors must
+/// not take more memory than itself. The first error is always kept.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Errors {
     errors: Vec<FieldError>,
     omitted: usize,
+    /// Of the texts of the errors that are kept.
+    bytes: usize,
 }
 
 impl Errors {
     pub const MAX_KEPT: usize = 500;
+    pub const MAX_BYTES: usize = 1 << 20;
 
     pub const fn new() -> Self {
-        Self { errors: Vec::new(), omitted: 0 }
+        Self { errors: Vec::new(), omitted: 0, bytes: 0 }
     }
 
     pub fn push(&mut self, error: FieldError) {
-        if self.errors.len() < Self::MAX_KEPT {
+        let bytes = self.bytes.saturating_add(error.text_size());
+        if self.errors.is_empty() || self.errors.len() < Self::MAX_KEPT && bytes <= Self::MAX_BYTES {
+            self.bytes = bytes;
             self.errors.push(error);
         } else {
             self.omitted += 1;
@@ -156,7 +162,7 @@ impl FromIterator<FieldError> for Errors {
 
 impl From<FieldError> for Errors {
     fn from(error: FieldError) -> Self {
-        Self { errors: vec![error], omitted: 0 }
+        Self { bytes: error.text_size(), errors: vec![error], omitted: 0 }
     }
 }
 
@@ -226,6 +232,17 @@ impl FieldError {
         Self::new(Reason::TooMany, path, Some(actual.into()), format!("must have at most {limit} items"))
     }
 
+    /// How long its text is, about.
+    fn text_size(&self) -> usize {
+        let value = match &self.value {
+            None => 0,
+            Some(Value::String(text)) => text.len(),
+            Some(value @ (Value::Array(_) | Value::Object(_))) => value.to_string().len(),
+            Some(_) => 8,
+        };
+        self.path.0.len() + value + self.detail.len()
+    }
+
     /// The error without its path: `Invalid value: "x": must be …`.
     pub fn body(&self) -> String {
         let mut text = self.reason.words().to_owned();
@@ -260,6 +277,16 @@ mod tests {
         let mut both = Errors::from(FieldError::required(&path, ""));
         both.append(errors);
         assert_eq!((both.iter().count(), both.len()), (500, 900_001));
+    }
+
+    #[test]
+    fn of_very_long_errors_the_first_are_kept_and_the_rest_counted() {
+        let path = Path::new("spec").key(&"k".repeat(400_000));
+        let errors: Errors = (0..100).map(|n| FieldError::required(&path.index(n), "")).collect();
+        assert_eq!((errors.iter().count(), errors.len()), (2, 100));
+        let longer = FieldError::invalid(&path, "v".repeat(Errors::MAX_BYTES), "");
+        let errors: Errors = [longer.clone(), longer].into_iter().collect();
+        assert_eq!((errors.iter().count(), errors.len()), (1, 2), "one says what is wrong");
     }
 
     #[test]

@@ -25,6 +25,8 @@ use crate::{
 const LIST_COST: u64 = 10;
 const MAP_COST: u64 = 30;
 const STRUCT_COST: u64 = 40;
+/// Upstream's price of looking a key up is the same for all keys; what is longer than this many bytes costs its length.
+const MAX_FREE_KEY: usize = 256;
 
 type EvalResult<'a> = Result<Value<'a>, EvalError>;
 
@@ -118,7 +120,7 @@ impl<'c, 'a> Context<'c, 'a> {
         if optional {
             return optional_value(found);
         }
-        found.unwrap_or_else(|| Err(EvalError::NoSuchKey(field.into())))
+        found.unwrap_or_else(|| Err(EvalError::no_such_key(field)))
     }
 
     #[inline(never)]
@@ -137,6 +139,9 @@ impl<'c, 'a> Context<'c, 'a> {
         let operand = self.evaluate(operand)?;
         let index = self.evaluate(index)?;
         self.meter.charge(1)?;
+        if let (Value::Map(_), Value::String(key)) = (&operand, &index) {
+            self.meter.charge_traversal(key.len().saturating_sub(MAX_FREE_KEY))?;
+        }
         if let Value::Optional(inner) = operand {
             return match inner {
                 Some(inner) => optional_value(find_index(&inner, &index)?),
@@ -148,8 +153,8 @@ impl<'c, 'a> Context<'c, 'a> {
             return optional_value(found);
         }
         found.unwrap_or_else(|| match operand {
-            Value::List(_) => Err(EvalError::message(format!("index out of bounds: {index}"))),
-            _ => Err(EvalError::NoSuchKey(index.to_string().into())),
+            Value::List(_) => Err(EvalError::message(format_args!("index out of bounds: {index}"))),
+            _ => Err(EvalError::no_such_key(&index)),
         })
     }
 
@@ -242,7 +247,7 @@ impl<'c, 'a> Context<'c, 'a> {
         self.meter.charge_traversal(key.traversal_size())?;
         match values.insert(Key::from_value(key)?, value) {
             None => Ok(()),
-            Some(_) => Err(EvalError::message(format!("Failed with repeated key: {key}"))),
+            Some(_) => Err(EvalError::message(format_args!("Failed with repeated key: {key}"))),
         }
     }
 
@@ -369,7 +374,7 @@ fn find_field<'a>(value: &Value<'a>, field: &str) -> Result<Option<EvalResult<'a
     match value {
         Value::Map(map) => Ok(map.get_field(field)),
         Value::Struct(object) => Ok(object.fields.get(field).cloned().map(Ok)),
-        Value::Null => Err(EvalError::NoSuchKey(field.into())),
+        Value::Null => Err(EvalError::no_such_key(field)),
         _ => Err(EvalError::NoSuchOverload),
     }
 }
@@ -401,6 +406,8 @@ fn optional_value<'a>(found: Option<EvalResult<'a>>) -> EvalResult<'a> {
 fn take_optional<'a>(value: Value<'a>) -> Result<Option<Value<'a>>, EvalError> {
     match value {
         Value::Optional(value) => Ok(value.map(|value| (*value).clone())),
-        value => Err(EvalError::message(format!("cannot initialize optional entry from non-optional value {value}"))),
+        value => {
+            Err(EvalError::message(format_args!("cannot initialize optional entry from non-optional value {value}")))
+        }
     }
 }

@@ -21,6 +21,8 @@ use crate::field::{Errors, FieldError, Path, Reason};
 
 const SELF: &str = "self";
 const OLD_SELF: &str = "oldSelf";
+/// Longer messages of a `messageExpression` are not used.
+const MAX_MESSAGE_LENGTH: usize = 5 << 10;
 
 /// One rule of a node.
 #[derive(Debug)]
@@ -186,8 +188,9 @@ impl Run {
         let expression = rule.message_program.as_ref().and_then(|program| program.as_ref().ok());
         let made = expression.and_then(|program| {
             let value = program.evaluate(variables, &mut self.budget).ok()?;
-            let text = value.as_str()?.trim().to_owned();
-            Some(text).filter(|text| !text.is_empty() && !text.contains('\n'))
+            let text = value.as_str()?.trim();
+            let is_usable = !text.is_empty() && text.len() <= MAX_MESSAGE_LENGTH && !text.contains('\n');
+            is_usable.then(|| text.to_owned())
         });
         made.unwrap_or_else(|| rule.default_message())
     }
@@ -379,7 +382,10 @@ mod tests {
         let told = json!([{"rule": rule, "message": "min is above max", "reason": "FieldValueForbidden", "fieldPath": ".min"}]);
         assert_eq!(run(told, value.clone(), None), ["spec.min: Forbidden: min is above max"]);
         let made = json!([{"rule": rule, "messageExpression": "'min is ' + string(self.min)"}]);
-        assert_eq!(run(made, value, None), ["spec: Invalid value: \"object\": min is 3"]);
+        assert_eq!(run(made, value.clone(), None), ["spec: Invalid value: \"object\": min is 3"]);
+        let long = format!("'{}'", "x".repeat(6 << 10));
+        let long = json!([{"rule": rule, "message": "min is above max", "messageExpression": long}]);
+        assert_eq!(run(long, value, None), ["spec: Invalid value: \"object\": min is above max"]);
     }
 
     #[test]

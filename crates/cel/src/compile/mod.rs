@@ -20,7 +20,7 @@ use crate::{
     error::{CompileError, Issue},
     expr::{Expr, Kind},
     library::TYPE_NAMES,
-    limits::{MAX_EXPRESSION_LENGTH, MAX_NESTING, PARSER_STACK},
+    limits::{MAX_EXPRESSION_LENGTH, MAX_ISSUES, MAX_NESTING, PARSER_STACK},
     types::Type,
     value::Value,
 };
@@ -177,6 +177,9 @@ impl Compiler<'_> {
     }
 
     fn report_at(&mut self, offset: u32, message: impl Into<String>) {
+        if self.issues.len() > MAX_ISSUES {
+            return; // to find the place takes as long as the text is
+        }
         let before = self.source.get(..offset as usize).unwrap_or(self.source);
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         let line = before.matches('\n').count() + 1;

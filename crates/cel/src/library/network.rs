@@ -74,11 +74,11 @@ const TEST: &[&str] = &["net.IP.() -> bool"];
 /// IPv4 addresses in the form of IPv6 are refused, as upstream refuses them.
 fn parse_ip(text: &str) -> Result<IpAddr, EvalError> {
     match text.parse() {
-        Ok(IpAddr::V6(ip)) if ip.to_ipv4_mapped().is_some() => Err(EvalError::message(format!(
+        Ok(IpAddr::V6(ip)) if ip.to_ipv4_mapped().is_some() => Err(EvalError::message(format_args!(
             "IP Address \"{text}\" parse error during conversion from string: IPv4-mapped IPv6 address is not allowed"
         ))),
         Ok(ip) => Ok(ip),
-        Err(_) => Err(EvalError::message(format!(
+        Err(_) => Err(EvalError::message(format_args!(
             "IP Address \"{text}\" parse error during conversion from string: unable to parse IP"
         ))),
     }
@@ -86,7 +86,7 @@ fn parse_ip(text: &str) -> Result<IpAddr, EvalError> {
 
 fn parse_cidr(text: &str) -> Result<IpNet, EvalError> {
     let refused = |why: &str| {
-        EvalError::message(format!("network address parse error during conversion from string: \"{text}\": {why}"))
+        EvalError::message(format_args!("network address parse error during conversion from string: \"{text}\": {why}"))
     };
     let cidr: IpNet = text.parse().map_err(|_| refused("invalid CIDR address"))?;
     parse_ip(&cidr.addr().to_string()).map_err(|_| refused("IPv4-mapped IPv6 address is not allowed"))?;

@@ -70,7 +70,7 @@ fn get_either<'a>(
 
 /// The local time in `America/New_York`, `UTC`, `-08:00`.
 fn in_zone(time: DateTime, zone: &str) -> Result<DateTime, EvalError> {
-    let unknown = || EvalError::message(format!("unknown time zone {zone}"));
+    let unknown = || EvalError::message(format_args!("unknown time zone {zone}"));
     if let Some((hours, minutes)) = zone.split_once(':') {
         let offset = parse_offset(hours, minutes).ok_or_else(unknown)?;
         return time.checked_add(offset).map_err(|_| EvalError::message("timestamp overflow"));

@@ -69,7 +69,7 @@ fn url<'a>(context: &mut Context<'_, 'a>, args: &[Value<'a>]) -> Result<Value<'a
     let [Value::String(text)] = args else { return no_such_overload() };
     context.meter.charge_traversal(text.len())?;
     let refused = || {
-        EvalError::message(format!(
+        EvalError::message(format_args!(
             "URL parse error during conversion from string: parse \"{}\": invalid URI for request",
             &**text
         ))

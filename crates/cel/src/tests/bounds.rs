@@ -62,6 +62,45 @@ fn long_expressions_are_refused() {
 }
 
 #[test]
+fn errors_are_short_however_many_faults_an_expression_has() {
+    let faulty = [
+        format!("[{}]", vec!["x"; 10_000].join(",")),
+        format!("'{}' + 1", "a".repeat(30_000)),
+        format!("x.{}", "a".repeat(30_000)),
+        "\\".repeat(30_000),
+        "\n\\".repeat(10_000),
+        "a".repeat(3 << 20),
+    ];
+    for expression in faulty {
+        let error = compile(&expression).expect_err("faulty");
+        assert!(error.len() < 64 << 10, "{} bytes for {}…", error.len(), &expression[..20]);
+    }
+}
+
+#[test]
+fn an_error_about_a_large_value_costs_what_it_is_short_of() {
+    let object = json!({"large": "k".repeat(2 << 20), "list": (0..100_000).collect::<Vec<i32>>()});
+    for failing in
+        ["{'a': 1}[object.large] == 1", "object[object.large] == 1", "{object.large: 1}[?object.large].hasValue()"]
+    {
+        let looped = format!("object.list.exists(x, {failing} && false)");
+        let started = std::time::Instant::now();
+        assert!(matches!(evaluate_within(&looped, &object, 1_000_000), Err(EvalError::CallCostExceeded)), "{failing}");
+        assert!(started.elapsed() < std::time::Duration::from_secs(5), "{failing}: {:?}", started.elapsed());
+    }
+    for failing in [
+        "object.list[object.large]",
+        "object[object.large]",
+        "ip(object.large)",
+        "cidr(object.large)",
+        "url(object.large)",
+    ] {
+        let error = evaluate_within(failing, &object, 1_000_000).expect_err(failing).to_string();
+        assert!(error.len() <= 2 << 10, "{failing}: {} bytes", error.len());
+    }
+}
+
+#[test]
 fn nested_loops_end_by_the_budget() {
     let object = json!({"list": (0..1000).collect::<Vec<i32>>()});
     let loops = (0..6).fold("true".to_owned(), |inner, depth| format!("object.list.all(v{depth}, {inner})"));

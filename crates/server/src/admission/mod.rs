@@ -136,6 +136,10 @@ impl<'a> Request<'a> {
     }
 }
 
+/// The longest value of an audit annotation, in bytes, and the most annotations of a request.
+const MAX_AUDIT_ANNOTATION: usize = 10 << 10;
+const MAX_AUDIT_ANNOTATIONS: usize = 256;
+
 /// What plugins say beside their verdict.
 #[derive(Default)]
 pub struct Notes {
@@ -150,9 +154,13 @@ impl Notes {
         self.warnings.lock().add(text);
     }
 
-    /// For the audit log.
-    pub fn annotate(&self, key: &str, value: String) {
-        self.audit_annotations.lock().push((key.to_owned(), value));
+    /// For the audit log. Of a long value the beginning is logged, as by upstream, and of very many the first.
+    pub fn annotate(&self, key: &str, mut value: String) {
+        value.truncate(value.floor_char_boundary(MAX_AUDIT_ANNOTATION));
+        let mut annotations = self.audit_annotations.lock();
+        if annotations.len() < MAX_AUDIT_ANNOTATIONS {
+            annotations.push((key.to_owned(), value));
+        }
     }
 
     /// What is to be said in the audit log; taken once.
