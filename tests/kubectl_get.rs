@@ -1,5 +1,9 @@
 //! `kubectl get` in its many forms, and `describe`.
 
+use std::process::Command;
+
+use jiff::Timestamp;
+
 use crate::{harness::Kubectl, with_each_kubectl};
 
 const THREE: &str = r#"
@@ -96,7 +100,12 @@ fn discovery_lists_what_there_is(k: &Kubectl) {
     for version in ["v1", "apps/v1", "batch/v1", "autoscaling/v2", "networking.k8s.io/v1"] {
         assert!(versions.lines().any(|line| line == version), "{version}: {versions}");
     }
-    assert!(k.ok("version").contains("v1.37."));
+    let version = k.json("get --raw /version");
+    assert!(version["gitVersion"].as_str().is_some_and(|version| version.starts_with("v1.37.")), "{version}");
+    let head = Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR"), "rev-parse", "HEAD"]).output();
+    let commit = head.ok().filter(|output| output.status.success()).map(|output| output.stdout).unwrap_or_default();
+    assert_eq!(version["gitCommit"], String::from_utf8_lossy(&commit).trim(), "none outside a checkout: {version}");
+    assert!(version["buildDate"].as_str().is_some_and(|date| date.parse::<Timestamp>().is_ok()), "{version}");
     assert!(k.ok("cluster-info").contains(k.cluster.url()));
     assert_eq!(k.ok("get --raw /readyz"), "ok");
 }

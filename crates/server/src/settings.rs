@@ -8,8 +8,25 @@ use crate::auth::{oidc::TrustedIssuers, static_token::StaticTokens};
 
 pub use crate::admission::{Level as PodSecurityLevel, PodSecuritySettings};
 
+/// What `/version` says of how the program was built; what is not known is empty, as in upstream's own builds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BuildInfo {
+    pub git_commit: &'static str,
+    /// `clean` or `dirty`.
+    pub git_tree_state: &'static str,
+    /// As RFC 3339.
+    pub build_date: &'static str,
+}
+
+impl Default for BuildInfo {
+    fn default() -> Self {
+        Self { git_commit: "", git_tree_state: "", build_date: "1970-01-01T00:00:00Z" }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Settings {
+    pub build: BuildInfo,
     /// Longest request body taken.
     pub max_body: usize,
     /// Longest request head taken.
@@ -61,6 +78,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            build: BuildInfo::default(),
             max_body: 3 * 1024 * 1024,
             max_head: 64 * 1024,
             max_reads: 400,

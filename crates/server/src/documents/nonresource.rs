@@ -16,6 +16,7 @@ use crate::{
         response_body::{Body, Response},
         status::{ApiError, ApiResult},
     },
+    settings::BuildInfo,
 };
 
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -34,7 +35,7 @@ pub async fn respond(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
     match path {
         "" => Ok(reply::json(StatusCode::OK, &json!({ "paths": paths(registry) }))),
         "/metrics" => Ok(reply::with_media_type(StatusCode::OK, METRICS, Body::full(handler.metrics.text()))),
-        "/version" => Ok(version()),
+        "/version" => Ok(version(&handler.api.settings.build)),
         "/backup" => backup(handler).await,
         CA => authority(handler),
         "/openid/v1/jwks" => issuer::keys(handler).await,
@@ -80,16 +81,16 @@ async fn backup(handler: &Handler) -> ApiResult<Response> {
     Ok(reply::with_media_type(StatusCode::OK, "application/octet-stream", Body::Stream(pieces)))
 }
 
-fn version() -> Response {
+fn version(build: &BuildInfo) -> Response {
     reply::json(
         StatusCode::OK,
         &json!({
             "major": "1",
             "minor": MINOR,
             "gitVersion": GIT_VERSION,
-            "gitCommit": "",
-            "gitTreeState": "clean",
-            "buildDate": "1970-01-01T00:00:00Z",
+            "gitCommit": build.git_commit,
+            "gitTreeState": build.git_tree_state,
+            "buildDate": build.build_date,
             "goVersion": "none",
             "compiler": "rustc",
             "platform": format!("{}/{}", std::env::consts::OS, architecture()),
