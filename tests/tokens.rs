@@ -214,3 +214,38 @@ fn users_of_a_token_file_are_who_it_says() {
     let refused = k.refused(&format!("{} get pods", as_bearer(&k, "s3cre")));
     assert!(refused.contains("Unauthorized") || refused.contains("logged in"), "{refused}");
 }
+
+#[test]
+fn a_secret_of_an_account_gets_a_token_that_goes_with_it() {
+    let k = start();
+    k.ok("create serviceaccount bot");
+    let secret = |name: &str, account: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
+            "metadata": {"name": name, "annotations": {"kubernetes.io/service-account.name": account}},
+        })
+    };
+    k.create(&secret("bot-token", "bot").to_string());
+    let filled = eventually("the Secret has a token", || {
+        let secret = k.json("get secret bot-token -o json");
+        secret["data"]["token"].is_string().then_some(secret)
+    });
+    let uid = k.value("sa bot", "{.metadata.uid}");
+    assert_eq!(filled["metadata"]["annotations"]["kubernetes.io/service-account.uid"], json!(uid));
+    assert_eq!(filled["data"]["namespace"], "ZGVmYXVsdA==");
+    assert!(filled["data"]["ca.crt"].is_string());
+    let token = k.ok("get secret bot-token -o go-template={{.data.token|base64decode}}");
+    let status = review(&k, &token, &[]);
+    assert_eq!(status["user"]["username"], "system:serviceaccount:default:bot", "{status}");
+    assert_eq!(status["user"]["uid"], json!(uid));
+    k.create(&secret("stray", "nobody").to_string());
+    let is_gone = |name: &str| k.run(&format!("get secret {name}")).stderr.contains("NotFound").then_some(());
+    eventually("a Secret of no account is gone", || is_gone("stray"));
+    k.ok("delete serviceaccount bot");
+    assert_ne!(review(&k, &token, &[])["authenticated"], true);
+    eventually("the Secret goes with its account", || is_gone("bot-token"));
+    let mut nameless = secret("nameless", "x");
+    nameless["metadata"]["annotations"] = json!({});
+    let why = refused(&k, &nameless);
+    assert!(why.contains("metadata.annotations[kubernetes.io/service-account.name]: Required value"), "{why}");
+}

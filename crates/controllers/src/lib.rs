@@ -47,6 +47,7 @@ mod releases;
 mod resource_claims;
 mod resource_quota;
 pub mod runtime;
+mod service_account_tokens;
 mod services;
 mod storage_version_migration;
 mod volumes;
@@ -60,4 +61,5 @@ pub use config_templates::{
 pub use expiry::{ExpiringKind, ExpirySweeper, SweepError};
 pub use manager::{Settings, run, run_with_metrics};
 pub use runtime::{Clients, ControllerMetrics, metrics::Registry};
+pub use service_account_tokens::{TokenSignError, TokenSigner, TokenSubject};
 pub use storage_version_migration::{MigrationFailure, StorageMigrator};

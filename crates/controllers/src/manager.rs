@@ -16,6 +16,7 @@ use crate::{
     objects::replica_set::{ReplicaSet, ReplicationController},
     releases, resource_claims, resource_quota,
     runtime::{Clients, Context, ControllerMetrics, EventRecorder, Runnable},
+    service_account_tokens::{self, TokenSigner},
     services::{self, ServiceContext},
     storage_version_migration::{self, StorageMigrator},
     volumes,
@@ -36,6 +37,8 @@ pub struct Settings {
     pub expiry_sweeper: Option<Arc<dyn ExpirySweeper>>,
     /// Writes stored objects anew; without one, StorageVersionMigrations wait.
     pub storage_migrator: Option<Arc<dyn StorageMigrator>>,
+    /// Signs tokens for Secrets of service accounts; without one, such Secrets stay as they are.
+    pub token_signer: Option<Arc<dyn TokenSigner>>,
     /// Reaches programs in pods; without one, they are reached by the API.
     pub consumer_notifier: Option<Arc<dyn ConsumerNotifier>>,
     /// Renders ConfigTemplates; without one, this process does.
@@ -52,7 +55,15 @@ fn controllers(context: &Arc<Context>, clients: &Clients, settings: &Settings) -
     let sweeper = settings.expiry_sweeper.clone();
     let evictions = Arc::<resource_claims::taint_rule_status::EvictionCounts>::default();
     let migrator = settings.storage_migrator.clone();
+    let signer = settings.token_signer.clone();
     let of_server = [
+        signer.map(|signer| {
+            service_account_tokens::controller(
+                &context_for("tokens-controller"),
+                signer,
+                settings.root_ca.as_str().into(),
+            )
+        }),
         authority.map(|authority| certificates::controller(&context_for("certificate-controller"), authority)),
         sweeper.map(|sweeper| expiry::controller(context, sweeper)),
         migrator.map(|migrator| {

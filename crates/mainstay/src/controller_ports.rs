@@ -1,4 +1,4 @@
-//! What controllers get from the server beside its API: the keys that sign certificates, deletes of many objects at
+//! What controllers get from the server beside its API: the keys that sign certificates and tokens, deletes of many objects at
 //! once, and objects written anew in the form in which they are stored now.
 
 use std::{sync::Arc, time::Duration};
@@ -7,9 +7,10 @@ use futures::{FutureExt, future::BoxFuture};
 use jiff::Timestamp;
 use mainstay_controllers::{
     CertificateAuthority, CertificateRequest, ExpiringKind, ExpirySweeper, MigrationFailure, Signer, StorageMigrator,
-    SweepError,
+    SweepError, TokenSignError, TokenSigner, TokenSubject,
 };
 use mainstay_server::{
+    auth::secret_token,
     event_expiry,
     fence::Fence,
     handler::Handler,
@@ -92,6 +93,20 @@ impl StorageMigrator for StoreMigrator {
                 Err(error) if error.is_final() => Err(MigrationFailure::Final(error.to_string())),
                 Err(error) => Err(MigrationFailure::Retry(error.into())),
             }
+        }
+        .boxed()
+    }
+}
+
+/// Signs with the key of all tokens of service accounts.
+pub struct ServerTokenSigner(pub Arc<Handler>);
+
+impl TokenSigner for ServerTokenSigner {
+    fn sign<'a>(&'a self, subject: &'a TokenSubject) -> BoxFuture<'a, Result<String, TokenSignError>> {
+        async move {
+            let TokenSubject { namespace, account, account_uid, secret } = subject;
+            let signed = secret_token::sign(&self.0, namespace, secret, account, account_uid).await;
+            signed.map_err(|error| error.message().to_owned().into())
         }
         .boxed()
     }

@@ -25,7 +25,7 @@ use mainstay_server::{
         renewal::{CertificateRenewer, NodeCertificates},
     },
     serve::{self, Audience, BindError, Listener},
-    settings::{PodSecuritySettings, Settings},
+    settings::{BuildInfo, PodSecuritySettings, Settings},
     storage::{
         Writers,
         encryption::{self, Encryption},
@@ -39,7 +39,7 @@ use crate::{
     cli::{AuditOptions, ServerOptions},
     cloud_manager::{self, CloudManager},
     cluster_settings::ClusterSettings,
-    controller_ports::{ServerAuthority, StoreMigrator, StoreSweeper},
+    controller_ports::{ServerAuthority, ServerTokenSigner, StoreMigrator, StoreSweeper},
     exit::Exit,
     leader_gated,
     scheduler::Scheduler,
@@ -187,6 +187,7 @@ impl Server {
             certificate_authority: Some(Arc::new(ServerAuthority(CertificateIssuer::new(&pki)))),
             expiry_sweeper: None, // one for each term
             storage_migrator: None,
+            token_signer: Some(Arc::new(ServerTokenSigner(handler.clone()))),
             consumer_notifier: None,
             template_renderer: Some(Arc::new(RenderPool::default())),
         };
@@ -355,6 +356,11 @@ async fn open_encryption(options: &ServerOptions, data_dir: &Path, opened: &Open
 fn settings(options: &ServerOptions) -> Settings {
     let stock = PodSecuritySettings::default();
     Settings {
+        build: BuildInfo {
+            git_commit: env!("MAINSTAY_GIT_COMMIT"),
+            git_tree_state: env!("MAINSTAY_GIT_TREE_STATE"),
+            build_date: env!("MAINSTAY_BUILD_DATE"),
+        },
         max_reads: options.max_reads as usize,
         max_writes: options.max_writes as usize,
         max_connections: options.max_connections as usize,

@@ -10,7 +10,7 @@ use mainstay_testing::rights::{UsedRight, unused_of, used_rights};
 use crate::{
     autoscaling, budgets, certificates, cluster::Cluster, config_rollouts, config_templates, cron_jobs, dependencies,
     deployments, followers, garbage, jobs, machines, migrations, namespaces, node_loss, quotas, release_workloads,
-    releases, replicas, resource_claims, services, sets, volumes,
+    releases, replicas, resource_claims, services, sets, tokens, volumes,
 };
 
 const SCENARIOS: &[fn()] = &[
@@ -63,6 +63,7 @@ const SCENARIOS: &[fn()] = &[
     sets::claims_go_with_the_pods_and_the_set_where_it_says_so,
     sets::pods_that_were_left_alone_are_taken_over_with_their_history,
     sets::a_daemon_set_follows_its_machines_and_rolls_back,
+    tokens::a_secret_gets_the_token_of_its_account_and_goes_with_it,
     volumes::a_claim_gets_a_volume_with_its_first_pod_and_takes_it_along,
     volumes::a_volume_that_someone_made_is_bound_and_kept,
     volumes::a_claim_within_a_pod_is_made_with_it_and_goes_with_it,

@@ -24,4 +24,5 @@ mod replicas;
 mod resource_claims;
 mod services;
 mod sets;
+mod tokens;
 mod volumes;

@@ -7,6 +7,7 @@ mod certificate;
 pub mod impersonate;
 pub mod jws;
 pub mod oidc;
+pub mod secret_token;
 pub mod service_account;
 pub mod static_token;
 pub mod verified_tokens;

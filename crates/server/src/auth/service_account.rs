@@ -11,7 +11,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{SERVICE_ACCOUNTS, User, bearer::TokenUser, jws::Key};
+use super::{
+    SERVICE_ACCOUNTS, User,
+    bearer::TokenUser,
+    jws::Key,
+    secret_token::{self, SecretClaims},
+};
 use crate::{
     api::Api,
     http::status::{ApiError, ApiResult},
@@ -37,6 +42,14 @@ pub struct Claims {
     pub bound: BoundClaims,
     pub nbf: i64,
     pub sub: String,
+}
+
+/// The claims of both kinds of tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum TokenClaims {
+    Bound(Box<Claims>),
+    Secret(SecretClaims),
 }
 
 /// Whose token it is, and with whose end it ends.
@@ -135,7 +148,11 @@ pub fn parse_user(name: &str) -> Option<(&str, &str)> {
 /// Who presents this token, or why it is not believed.
 pub async fn authenticate(api: &Api, token: &str, now: Timestamp) -> ApiResult<Result<TokenUser, &'static str>> {
     let key = api.token_key().await?;
-    let Ok(claims) = api.verified_tokens.verify(&key, token) else { return Ok(Err("invalid bearer token")) };
+    let claims = match api.verified_tokens.verify(&key, token).as_deref() {
+        Ok(TokenClaims::Bound(claims)) => Claims::clone(claims),
+        Ok(TokenClaims::Secret(claims)) => return secret_token::authenticate(api, token, claims.clone(), now).await,
+        Err(_) => return Ok(Err("invalid bearer token")),
+    };
     if let Some(objection) = claims.objection(&api.settings.issuer, now) {
         return Ok(Err(objection));
     }
@@ -156,11 +173,11 @@ pub async fn authenticate(api: &Api, token: &str, now: Timestamp) -> ApiResult<R
         }
     }
     let audiences = claims.aud.clone();
-    Ok(Ok(TokenUser { user: Claims::clone(&claims).user(), audiences }))
+    Ok(Ok(TokenUser { user: claims.user(), audiences }))
 }
 
 /// Whether this is still the object that was meant, and not long in deletion.
-fn is_alive(object: &Value, uid: &str, now: Timestamp) -> bool {
+pub(super) fn is_alive(object: &Value, uid: &str, now: Timestamp) -> bool {
     let ends = metadata::string_field(object, "deletionTimestamp").and_then(|text| text.parse::<Timestamp>().ok());
     let over = ends.is_some_and(|ends| now.as_second() > ends.as_second().saturating_add(DELETION_LEEWAY));
     metadata::string_field(object, "uid") == Some(uid) && !over

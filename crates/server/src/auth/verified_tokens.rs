@@ -10,25 +10,25 @@ use ring::digest::{SHA256, digest};
 
 use super::{
     jws::{JwsError, Key},
-    service_account::Claims,
+    service_account::TokenClaims,
 };
 
 /// More tokens than this in use at once are verified again now and then.
 const CAPACITY: usize = 20_000;
 
 #[derive(Default)]
-pub struct VerifiedTokens(Mutex<HashMap<[u8; 32], Arc<Claims>>>);
+pub struct VerifiedTokens(Mutex<HashMap<[u8; 32], Arc<TokenClaims>>>);
 
 impl VerifiedTokens {
     /// The claims of a token that `key` signed.
-    pub fn verify(&self, key: &Key, token: &str) -> Result<Arc<Claims>, JwsError> {
+    pub fn verify(&self, key: &Key, token: &str) -> Result<Arc<TokenClaims>, JwsError> {
         let Ok(fingerprint) = <[u8; 32]>::try_from(digest(&SHA256, token.as_bytes()).as_ref()) else {
             return key.verify(token).map(Arc::new);
         };
         if let Some(claims) = self.0.lock().get(&fingerprint) {
             return Ok(claims.clone());
         }
-        let claims = Arc::new(key.verify::<Claims>(token)?);
+        let claims = Arc::new(key.verify::<TokenClaims>(token)?);
         let mut verified = self.0.lock();
         if verified.len() >= CAPACITY {
             verified.clear();
@@ -43,7 +43,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::{
-        super::service_account::{BoundClaims, Reference},
+        super::service_account::{BoundClaims, Claims, Reference},
         *,
     };
 
@@ -66,7 +66,7 @@ mod tests {
         let (verified, claims) = (VerifiedTokens::default(), claims());
         let token = key.sign(&claims).unwrap();
         let first = verified.verify(&key, &token).unwrap();
-        assert_eq!(*first, claims);
+        assert_eq!(*first, TokenClaims::Bound(Box::new(claims)));
         assert!(Arc::ptr_eq(&first, &verified.verify(&key, &token).unwrap()));
         let last = if token.ends_with('A') { 'B' } else { 'A' };
         let mut forged = token.clone();

@@ -254,7 +254,10 @@ fn a_small_archive_cannot_claim_very_much() {
         header.set_path("a").unwrap();
         header.set_entry_type(kind);
         header.set_mode(0o644);
-        (header.set_uid(0), header.set_gid(0), header.set_mtime(0), header.set_size(size));
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        header.set_size(size);
         header.set_cksum();
         header.as_bytes().to_vec()
     };

@@ -315,6 +315,10 @@ pub const CONTROLLERS: &[ControllerSpec] = &[
         &[rule(&["get"], CORE, &["pods"]), rule(&["create"], CORE, &["persistentvolumeclaims"])],
     ),
     controller(
+        "tokens-controller",
+        &[rule(&["delete", "list", "update"], CORE, &["secrets"]), rule(&["get"], CORE, &["serviceaccounts"])],
+    ),
+    controller(
         "storage-version-migrator-controller",
         &[rule(&["update"], &["storagemigration.k8s.io"], &["storageversionmigrations/status"])],
     ),
