@@ -140,12 +140,10 @@ fn rank(revision: &ControllerRevision) -> (i64, Option<Time>, String) {
     (revision.revision.unwrap_or_default(), revision.metadata.creation_timestamp.clone(), name(revision).to_owned())
 }
 
-/// The patch that brings the template back. Clients compare its bytes with what they make of the template themselves
-/// (`kubectl rollout undo`), so it has the empty `creationTimestamp` that upstream's has, and its keys are sorted.
+/// The patch that brings the template back.
 fn data(template: &PodTemplateSpec) -> Value {
     let mut template = serde_json::to_value(template).unwrap_or_default();
     template["$patch"] = json!("replace");
-    template["metadata"]["creationTimestamp"] = Value::Null;
     json!({ "spec": { "template": template } })
 }
 

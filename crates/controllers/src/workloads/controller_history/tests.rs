@@ -44,13 +44,6 @@ fn a_first_template_is_the_first_revision() {
 }
 
 #[test]
-fn the_patch_of_a_revision_has_the_bytes_that_clients_compare_it_with() {
-    let first = placed("a", 0, &[]).revision;
-    let expected = r#"{"spec":{"template":{"$patch":"replace","metadata":{"creationTimestamp":null,"labels":{"app":"web"}},"spec":{"containers":[{"image":"a","name":"c"}]}}}}"#;
-    assert_eq!(first.data.0.to_string(), expected);
-}
-
-#[test]
 fn a_template_that_was_there_before_becomes_the_newest_again() {
     let first = retained(&placed("a", 0, &[]), "1");
     let second = retained(&placed("b", 0, std::slice::from_ref(&first)), "2");
