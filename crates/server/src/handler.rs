@@ -252,12 +252,12 @@ impl Handler {
     ) -> ApiResult<Response> {
         let path = parts.uri.path();
         if health::serves(path) {
-            return health::respond(self, parts).await;
+            return Box::pin(health::respond(self, parts)).await;
         }
         if nonresource::is_public(parts) {
             let mut seat = self.public_seat(parts, caller, info);
             seat.take().await?;
-            return nonresource::respond(self, parts).await;
+            return Box::pin(nonresource::respond(self, parts)).await;
         }
         let user = self.user(parts, caller).await?;
         info.user = Some(user.clone());
@@ -385,7 +385,7 @@ impl Handler {
             Caller::Internal(user) | Caller::Network { user: Some(user), .. } => Ok(user.clone()),
             Caller::Network { user: None, .. } => {
                 let token = bearer::presented(&parts.headers).ok_or_else(ApiError::unauthorized)?;
-                let user = bearer::user(&self.api, token, Timestamp::now()).await?;
+                let user = Box::pin(bearer::user(&self.api, token, Timestamp::now())).await?;
                 Ok(Arc::new(user.ok_or_else(ApiError::unauthorized)?))
             }
         }
@@ -423,7 +423,7 @@ impl Handler {
         seat: &mut Seat<'_>,
     ) -> ApiResult<Response> {
         let user = match impersonate::requested(&parts.headers)? {
-            Some(impersonated) => Cow::Owned(impersonated.authorized(&self.api, user).await?),
+            Some(impersonated) => Cow::Owned(Box::pin(impersonated.authorized(&self.api, user)).await?),
             None => Cow::Borrowed(user),
         };
         let asked = Attributes::from_request(&parts.method, parts.uri.path(), &route, &query);
@@ -442,34 +442,35 @@ impl Handler {
             return Err(self.refusal(&user, &asked, &route, &why, remote.is_some()));
         }
         if let Some(remote) = remote {
-            return self.proxy_to_remote(parts, body, &user, remote, seat).await;
+            return Box::pin(self.proxy_to_remote(parts, body, &user, remote, seat)).await;
         }
         match route {
             Route::Resource(resource) if relay::is_relayed(&self.api.registry, &resource) => {
-                self.relay(parts, body, &user, &resource, seat.hand_over()).await
+                Box::pin(self.relay(parts, body, &user, &resource, seat.hand_over())).await
             }
             Route::Resource(resource) if resource.group == relay::metrics::GROUP => {
-                relay::metrics::respond(&self.api, self.agents()?, parts, &resource, &query).await
+                Box::pin(relay::metrics::respond(&self.api, self.agents()?, parts, &resource, &query)).await
             }
             Route::Resource(resource) if component_status::serves(&resource) => {
-                component_status::respond(&self.api, parts, &resource, &query).await
+                Box::pin(component_status::respond(&self.api, parts, &resource, &query)).await
             }
             Route::Resource(resource) if verbs::placements::serves(&resource) => {
                 if parts.method != Method::POST {
                     return Err(ApiError::method_not_allowed());
                 }
                 let received = self.receive(body, seat).await?;
-                verbs::placements::bind_all(&self.api, &received.bytes, query.dry_run, Fence::from_request(parts)).await
+                let fence = Fence::from_request(parts);
+                Box::pin(verbs::placements::bind_all(&self.api, &received.bytes, query.dry_run, fence)).await
             }
             Route::Resource(resource) => self.resource(parts, body, &user, resource, query, watch, seat).await,
-            Route::Other if debug::serves(parts.uri.path()) => debug::respond(self, parts).await,
-            Route::Other if rotate_key::serves(parts.uri.path()) => rotate_key::respond(self, parts).await,
+            Route::Other if debug::serves(parts.uri.path()) => Box::pin(debug::respond(self, parts)).await,
+            Route::Other if rotate_key::serves(parts.uri.path()) => Box::pin(rotate_key::respond(self, parts)).await,
             Route::Other => match self.remote_document(parts) {
                 Some(service) => {
                     let remote = RemoteRequest { service: &service, source: None, is_long_running: false };
-                    self.proxy_to_remote(parts, body, &user, remote, seat).await
+                    Box::pin(self.proxy_to_remote(parts, body, &user, remote, seat)).await
                 }
-                None => nonresource::respond(self, parts).await,
+                None => Box::pin(nonresource::respond(self, parts)).await,
             },
             discovery => {
                 if parts.method != Method::GET {
@@ -525,6 +526,8 @@ impl Handler {
         Ok(response)
     }
 
+    /// Calls the verb. All but GET are boxed, so that the future of a GET, which is moved several times on its way
+    /// here, is not as large as that of a write with all of its admission.
     async fn verb(
         &self,
         parts: &Parts,
@@ -534,11 +537,11 @@ impl Handler {
         seat: &mut Seat<'_>,
     ) -> ApiResult<Response> {
         if let Some(name) = route.subresource.as_deref() {
-            return self.subresource(&parts.method, call, name).await;
+            return Box::pin(self.subresource(&parts.method, call, name)).await;
         }
         if is_binding(route) {
             return match parts.method {
-                Method::POST if call.target.namespace.is_some() => verbs::binding::bind(call).await,
+                Method::POST if call.target.namespace.is_some() => Box::pin(verbs::binding::bind(call)).await,
                 _ => Err(ApiError::method_not_allowed()),
             };
         }
@@ -546,7 +549,7 @@ impl Handler {
         let named = !call.target.name.is_empty();
         if d.is_review {
             return match (&parts.method, named) {
-                (&Method::POST, false) => reviews::respond(call).await,
+                (&Method::POST, false) => Box::pin(reviews::respond(call)).await,
                 _ => Err(ApiError::method_not_allowed()),
             };
         }
@@ -554,22 +557,24 @@ impl Handler {
             (&Method::GET, _) if watch => {
                 let open = (self.metrics.watching(), seat.hand_over());
                 let stop = self.api.served.watch_stop(d, &self.stop);
-                let response = verbs::watch::watch(call, stop, open).await?;
+                let response = Box::pin(verbs::watch::watch(call, stop, open)).await?;
                 if websocket::is_requested(&parts.headers) { websocket::watch(parts, response) } else { Ok(response) }
             }
             (&Method::GET, true) => verbs::get::get(call).await,
-            (&Method::GET, false) => verbs::list::list(call).await,
+            (&Method::GET, false) => Box::pin(verbs::list::list(call)).await,
             (&Method::POST, false) if d.namespaced() && call.target.namespace.is_none() => {
                 Err(ApiError::method_not_allowed())
             }
             (&Method::POST, false) if d.custom.as_ref().is_some_and(|custom| custom.is_terminating) => {
                 Err(ApiError::definition_terminating())
             }
-            (&Method::POST, false) => verbs::create::create(call).await,
-            (&Method::PUT, true) => verbs::update::update(call, Part::Main).await,
-            (&Method::PATCH, true) => verbs::patch::patch(call, Part::Main).await,
-            (&Method::DELETE, true) => verbs::delete::delete(call).await,
-            (&Method::DELETE, false) if d.delete_collection => verbs::delete_collection::delete_collection(call).await,
+            (&Method::POST, false) => Box::pin(verbs::create::create(call)).await,
+            (&Method::PUT, true) => Box::pin(verbs::update::update(call, Part::Main)).await,
+            (&Method::PATCH, true) => Box::pin(verbs::patch::patch(call, Part::Main)).await,
+            (&Method::DELETE, true) => Box::pin(verbs::delete::delete(call)).await,
+            (&Method::DELETE, false) if d.delete_collection => {
+                Box::pin(verbs::delete_collection::delete_collection(call)).await
+            }
             _ => Err(ApiError::method_not_allowed()),
         }
     }
