@@ -26,23 +26,25 @@ use crate::{
 const POLICIES: &str = "mutatingadmissionpolicies";
 const BINDINGS: &str = "mutatingadmissionpolicybindings";
 
-pub struct MutatingAdmissionPolicy;
-
-/// Runs policies once more that a webhook made necessary; comes after the mutating webhooks.
-pub struct MutatingAdmissionPolicyReinvocation;
-
-fn handles(d: &Descriptor) -> bool {
-    d.group != "admissionregistration.k8s.io"
+/// The plugin is twice in the list of plugins: before the mutating webhooks and after them.
+pub enum MutatingAdmissionPolicy {
+    /// Runs all policies.
+    BeforeWebhooks,
+    /// Runs those policies once more that a webhook made necessary.
+    AfterWebhooks,
 }
 
 #[async_trait]
 impl Plugin for MutatingAdmissionPolicy {
     fn name(&self) -> &'static str {
-        "MutatingAdmissionPolicy"
+        match self {
+            Self::BeforeWebhooks => "MutatingAdmissionPolicy",
+            Self::AfterWebhooks => "MutatingAdmissionPolicyReinvocation",
+        }
     }
 
     fn handles(&self, d: &Descriptor) -> bool {
-        handles(d)
+        d.group != "admissionregistration.k8s.io"
     }
 
     fn sees_scales(&self) -> bool {
@@ -50,7 +52,8 @@ impl Plugin for MutatingAdmissionPolicy {
     }
 
     async fn admit_create(&self, request: &Request<'_>, object: &mut Value, txn: &mut TxnAdditions) -> ApiResult<()> {
-        run(request, Operation::Create, "", object, None, txn).await
+        let write = MutatedWrite { request, operation: Operation::Create, subresource: "", old: None };
+        self.run(&write, object, txn).await
     }
 
     async fn admit_update(
@@ -60,112 +63,71 @@ impl Plugin for MutatingAdmissionPolicy {
         old: &Value,
         txn: &mut TxnAdditions,
     ) -> ApiResult<()> {
-        match matching::subresource_of(request.part) {
-            Some(subresource) => run(request, Operation::Update, subresource, object, Some(old), txn).await,
-            None => Ok(()),
-        }
+        let Some(subresource) = matching::subresource_of(request.part) else { return Ok(()) };
+        let write = MutatedWrite { request, operation: Operation::Update, subresource, old: Some(old) };
+        self.run(&write, object, txn).await
     }
 }
 
-#[async_trait]
-impl Plugin for MutatingAdmissionPolicyReinvocation {
-    fn name(&self) -> &'static str {
-        "MutatingAdmissionPolicyReinvocation"
-    }
-
-    fn handles(&self, d: &Descriptor) -> bool {
-        handles(d)
-    }
-
-    fn sees_scales(&self) -> bool {
-        true
-    }
-
-    async fn admit_create(&self, request: &Request<'_>, object: &mut Value, txn: &mut TxnAdditions) -> ApiResult<()> {
-        run_again(request, Operation::Create, "", object, None, txn).await
-    }
-
-    async fn admit_update(
-        &self,
-        request: &Request<'_>,
-        object: &mut Value,
-        old: &Value,
-        txn: &mut TxnAdditions,
-    ) -> ApiResult<()> {
-        match matching::subresource_of(request.part) {
-            Some(subresource) => run_again(request, Operation::Update, subresource, object, Some(old), txn).await,
-            None => Ok(()),
+impl MutatingAdmissionPolicy {
+    async fn run(&self, write: &MutatedWrite<'_>, object: &mut Value, txn: &mut TxnAdditions) -> ApiResult<()> {
+        match self {
+            Self::BeforeWebhooks => write.run_policies(object, txn).await,
+            Self::AfterWebhooks => write.reinvoke_policies(object, txn).await,
         }
     }
-}
-
-async fn run(
-    request: &Request<'_>,
-    operation: Operation,
-    subresource: &str,
-    object: &mut Value,
-    old: Option<&Value>,
-    txn: &mut TxnAdditions,
-) -> ApiResult<()> {
-    let policies = request.api.admission_cache.list(POLICIES, None);
-    if policies.is_empty() {
-        return Ok(());
-    }
-    request.api.mutating_policies.retain(&policies);
-    let (mut run, mut last_change) = (Vec::new(), None);
-    for (position, policy) in policies.iter().enumerate() {
-        let step = Step { request, operation, subresource, old };
-        let Some((compiled, is_changed)) = step.apply_policy(policy, object).await? else { continue };
-        if is_changed {
-            last_change = Some(position);
-        }
-        if compiled.is_reinvoked {
-            run.push((position, policy));
-        }
-    }
-    for (position, policy) in &run {
-        if last_change.is_some_and(|last| last > *position) {
-            let step = Step { request, operation, subresource, old };
-            step.apply_policy(policy, object).await?;
-        }
-    }
-    txn.revalidate |= last_change.is_some();
-    if !run.is_empty() {
-        txn.after_policies = Some(object.clone());
-    }
-    Ok(())
-}
-
-async fn run_again(
-    request: &Request<'_>,
-    operation: Operation,
-    subresource: &str,
-    object: &mut Value,
-    old: Option<&Value>,
-    txn: &mut TxnAdditions,
-) -> ApiResult<()> {
-    if txn.after_policies.take().is_none_or(|seen| seen == *object) {
-        return Ok(());
-    }
-    for policy in request.api.admission_cache.list(POLICIES, None) {
-        if policy.value["spec"]["reinvocationPolicy"] == "IfNeeded" {
-            let step = Step { request, operation, subresource, old };
-            let applied = step.apply_policy(&policy, object).await?;
-            txn.revalidate |= applied.is_some_and(|(_, is_changed)| is_changed);
-        }
-    }
-    Ok(())
 }
 
 /// A write that one policy after the other changes.
-struct Step<'a> {
+struct MutatedWrite<'a> {
     request: &'a Request<'a>,
     operation: Operation,
     subresource: &'a str,
     old: Option<&'a Value>,
 }
 
-impl Step<'_> {
+impl MutatedWrite<'_> {
+    async fn run_policies(&self, object: &mut Value, txn: &mut TxnAdditions) -> ApiResult<()> {
+        let policies = self.request.api.admission_cache.list(POLICIES, None);
+        if policies.is_empty() {
+            return Ok(());
+        }
+        self.request.api.mutating_policies.retain(&policies);
+        let (mut reinvoked, mut last_change) = (Vec::new(), None);
+        for (position, policy) in policies.iter().enumerate() {
+            let Some((compiled, is_changed)) = self.apply_policy(policy, object).await? else { continue };
+            if is_changed {
+                last_change = Some(position);
+            }
+            if compiled.is_reinvoked {
+                reinvoked.push((position, policy));
+            }
+        }
+        for (position, policy) in &reinvoked {
+            if last_change.is_some_and(|last| last > *position) {
+                self.apply_policy(policy, object).await?;
+            }
+        }
+        txn.revalidate |= last_change.is_some();
+        if !reinvoked.is_empty() {
+            txn.after_policies = Some(object.clone());
+        }
+        Ok(())
+    }
+
+    async fn reinvoke_policies(&self, object: &mut Value, txn: &mut TxnAdditions) -> ApiResult<()> {
+        if txn.after_policies.take().is_none_or(|before_webhooks| before_webhooks == *object) {
+            return Ok(());
+        }
+        for policy in self.request.api.admission_cache.list(POLICIES, None) {
+            if policy.value["spec"]["reinvocationPolicy"] == "IfNeeded" {
+                let applied = self.apply_policy(&policy, object).await?;
+                txn.revalidate |= applied.is_some_and(|(_, is_changed)| is_changed);
+            }
+        }
+        Ok(())
+    }
+
     /// Whether a policy changed the object; nothing if it does not cover the write.
     async fn apply_policy(
         &self,
@@ -208,7 +170,7 @@ struct PolicyInForce<'a> {
 }
 
 /// What expressions see beside the object, for one parameter.
-struct Round<'a> {
+struct ParamInputs<'a> {
     old: Option<&'a Value>,
     described: &'a Value,
     params: Option<&'a Value>,
@@ -229,11 +191,11 @@ impl PolicyInForce<'_> {
         let described = describe_request(request, &self.write.attributes_as(self.d), Some(object));
         let namespace = namespace.filter(|_| place.is_some());
         for params in &params {
-            let round = Round { old, described: &described, params: params.as_ref(), namespace };
+            let beside = ParamInputs { old, described: &described, params: params.as_ref(), namespace };
             // What fails is left out as a whole.
             let mut changed = object.clone();
             let name = &self.compiled.name;
-            let is_matched = || matches(self.compiled, &self.inputs(&round, &changed));
+            let is_matched = || matches(self.compiled, &self.inputs(&beside, &changed));
             match self.write.with_decisions(name, is_matched).await? {
                 Ok(true) => {}
                 Ok(false) => continue,
@@ -242,7 +204,7 @@ impl PolicyInForce<'_> {
                     continue;
                 }
             }
-            match self.run_mutations(&mut changed, &round).await? {
+            match self.run_mutations(&mut changed, &beside).await? {
                 Ok(()) => *object = changed,
                 Err(why) => self.fail(&why)?,
             }
@@ -250,19 +212,19 @@ impl PolicyInForce<'_> {
         Ok(())
     }
 
-    fn inputs<'i>(&'i self, round: &Round<'i>, object: &'i Value) -> PolicyInputs<'i> {
+    fn inputs<'i>(&'i self, beside: &ParamInputs<'i>, object: &'i Value) -> PolicyInputs<'i> {
         PolicyInputs {
             object: Some(object),
-            old: round.old,
-            request: round.described,
-            params: round.params,
-            namespace: round.namespace,
+            old: beside.old,
+            request: beside.described,
+            params: beside.params,
+            namespace: beside.namespace,
             decisions: &self.write.decisions,
             resource: self.write.resource_check(),
         }
     }
 
-    async fn run_mutations(&self, object: &mut Value, round: &Round<'_>) -> ApiResult<Result<(), String>> {
+    async fn run_mutations(&self, object: &mut Value, beside: &ParamInputs<'_>) -> ApiResult<Result<(), String>> {
         let api = self.write.request.api;
         let is_scale = self.write.request.part == Part::Scale;
         let (definition, ty) = match is_scale {
@@ -270,7 +232,7 @@ impl PolicyInForce<'_> {
             false => (&*self.d.schema, KindType::root(api.schema, self.d)),
         };
         for mutation in &self.compiled.mutations {
-            let evaluate = || evaluate_mutation(self.compiled, mutation, &self.inputs(round, object), ty);
+            let evaluate = || evaluate_mutation(self.compiled, mutation, &self.inputs(beside, object), ty);
             let mut changed = match self.write.with_decisions(&self.compiled.name, evaluate).await? {
                 Ok(changed) => changed,
                 Err(why) => return Ok(Err(why)),
