@@ -124,7 +124,13 @@ fn deprecated_kinds_are_shown_with_a_warning(k: &Kubectl) {
     assert!(endpoints.stderr.contains(warning), "{endpoints}");
 }
 
+fn the_priority_classes_of_the_system_are_listed(k: &Kubectl) {
+    let list = lines(&k.ok("get priorityclasses --no-headers -o custom-columns=N:.metadata.name,V:.value"));
+    assert_eq!(list, ["system-cluster-critical 2000000000", "system-node-critical 2000001000"]);
+}
+
 with_each_kubectl!(
+    the_priority_classes_of_the_system_are_listed,
     deprecated_kinds_are_shown_with_a_warning,
     tables_have_upstreams_columns,
     output_comes_in_the_form_asked_for,

@@ -27,6 +27,24 @@ pub mod kubernetes {
     /// On a Service, EndpointSlice or Endpoints: the Service has no address of its own.
     pub const HEADLESS_SERVICE: &str = "service.kubernetes.io/headless";
     pub const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
+    /// The PriorityClasses that every cluster has: name, value and what they are for.
+    pub const SYSTEM_PRIORITY_CLASSES: [(&str, i32, &str); 2] = [
+        (
+            "system-node-critical",
+            2_000_001_000,
+            "Used for system critical pods that must not be moved from their current node.",
+        ),
+        (
+            "system-cluster-critical",
+            2_000_000_000,
+            "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+        ),
+    ];
+
+    /// The value of such a class, whether the object is there or not.
+    pub fn system_priority(class: &str) -> Option<i32> {
+        SYSTEM_PRIORITY_CLASSES.iter().find(|(name, _, _)| *name == class).map(|(_, value, _)| *value)
+    }
 }
 
 /// Taints that the control plane puts on nodes.

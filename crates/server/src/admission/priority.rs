@@ -4,7 +4,7 @@
 //! one with the least value.
 
 use async_trait::async_trait;
-use mainstay_api::descriptor::Descriptor;
+use mainstay_api::{descriptor::Descriptor, wellknown::kubernetes::system_priority};
 use mainstay_store::List;
 use serde_json::{Value, json};
 
@@ -17,8 +17,6 @@ use crate::{
 
 /// What the stored bytes of a global default contain.
 const GLOBAL_DEFAULT: &[u8] = br#""globalDefault":true"#;
-/// Known without looking them up.
-const SYSTEM: [&str; 2] = ["system-cluster-critical", "system-node-critical"];
 
 pub struct Priority;
 
@@ -40,8 +38,8 @@ impl Plugin for Priority {
 async fn set_priority(api: &Api, target: &Target, pod: &mut Value) -> ApiResult<()> {
     let Some(d) = api.registry.find("scheduling.k8s.io", "v1", "priorityclasses") else { return Ok(()) };
     let named = pod["spec"]["priorityClassName"].as_str().unwrap_or_default().to_owned();
-    if SYSTEM.contains(&named.as_str()) {
-        return Ok(());
+    if system_priority(&named).is_some() {
+        return Ok(()); // known without looking it up
     }
     let class = if named.is_empty() {
         match global_default(api, d).await? {

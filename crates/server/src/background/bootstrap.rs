@@ -1,5 +1,6 @@
 //! What every cluster has from its first moment: four namespaces, the API's own Service and that of DNS, the ServiceCIDR
-//! that Services get their addresses from, and a class of storage that needs nothing but the machines. The class may be deleted while the server runs, or lose its mark.
+//! that Services get their addresses from, the priority classes of critical pods, and a class of storage that needs nothing but the machines.
+//! The class of storage may be deleted while the server runs, or lose its mark.
 //!
 //! Made directly in the store's terms, through the same verbs as any client would use, before the
 //! listener answers, so that nobody ever sees a cluster without them.
@@ -107,6 +108,16 @@ async fn create_missing(handler: &Arc<Handler>, advertise: SocketAddr) -> Result
     });
     own.ensure(&services(namespace::DEFAULT), API_SERVICE, &service).await?;
     own.ensure_service_cidr(handler.api.settings.service_range).await?;
+    for (name, value, description) in kubernetes::SYSTEM_PRIORITY_CLASSES {
+        let class = json!({
+            "kind": "PriorityClass", "apiVersion": "scheduling.k8s.io/v1", "metadata": { "name": name },
+            "value": value, "description": description,
+        });
+        // Pods are given these priorities with or without the object: a full disk keeps no server from starting.
+        if let Err(error) = own.ensure("/apis/scheduling.k8s.io/v1/priorityclasses", name, &class).await {
+            tracing::warn!(%error, "a PriorityClass of the system is not listed; will retry");
+        }
+    }
     // Somebody may hold its address since before there was one.
     if let Err(error) = own.ensure(&services(namespace::SYSTEM), "kube-dns", &dns(range)).await {
         tracing::warn!(%error, "names of Services do not resolve");
@@ -153,7 +164,7 @@ fn local_path() -> Value {
 pub async fn keep(handler: Arc<Handler>, advertise: SocketAddr, stop: CancellationToken) {
     let api = &handler.api;
     tokio::join!(
-        refurnish(&handler, advertise, &stop),
+        restore_bootstrap_objects(&handler, advertise, &stop),
         servers::keep(handler.clone(), advertise, stop.clone()),
         api.rbac.follow(&api.registry, &*api.store, stop.clone()),
         follow::follow(handler.clone(), stop.clone()),
@@ -166,7 +177,7 @@ pub async fn keep(handler: Arc<Handler>, advertise: SocketAddr, stop: Cancellati
     );
 }
 
-async fn refurnish(handler: &Arc<Handler>, advertise: SocketAddr, stop: &CancellationToken) {
+async fn restore_bootstrap_objects(handler: &Arc<Handler>, advertise: SocketAddr, stop: &CancellationToken) {
     for round in 1_u64.. {
         tokio::select! {
             () = stop.cancelled() => return,
@@ -174,13 +185,13 @@ async fn refurnish(handler: &Arc<Handler>, advertise: SocketAddr, stop: &Cancell
         }
         for made in [create_missing(handler, advertise).await, publish_trust(handler).await] {
             if let Err(error) = made {
-                tracing::warn!(%error, "will try again");
+                tracing::warn!(%error, "cannot restore the objects that every cluster has; will retry");
             }
         }
         if round.is_multiple_of(FLOW_CONTROL_ROUNDS)
             && let Err(error) = bootstrap_flowcontrol::reconcile(&BootstrapClient::new(handler)).await
         {
-            tracing::warn!(%error, "will try again");
+            tracing::warn!(%error, "cannot restore the objects that every cluster has; will retry");
         }
     }
 }

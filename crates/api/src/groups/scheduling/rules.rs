@@ -6,13 +6,12 @@ use crate::{
     field::{Errors, FieldError, Path},
     strategy::Rules,
     validation::check::{fill, immutable, required_one_of, text},
+    wellknown::kubernetes::system_priority,
 };
 
 pub struct PriorityClassRules;
 
 const MAX_USER_PRIORITY: i32 = 1_000_000_000;
-const SYSTEM_CLASSES: &[(&str, i32)] =
-    &[("system-node-critical", 2 * MAX_USER_PRIORITY + 1000), ("system-cluster-critical", 2 * MAX_USER_PRIORITY)];
 
 impl Rules for PriorityClassRules {
     type Object = PriorityClass;
@@ -48,11 +47,8 @@ impl Rules for PriorityClassRules {
 
 fn is_system_class(class: &PriorityClass) -> Result<(), String> {
     let name = text(&class.metadata.name);
-    let (_, value) = SYSTEM_CLASSES
-        .iter()
-        .find(|(known, _)| *known == name)
-        .ok_or_else(|| format!("{name} is not a known system priority class"))?;
-    if class.value != Some(*value) {
+    let value = system_priority(name).ok_or_else(|| format!("{name} is not a known system priority class"))?;
+    if class.value != Some(value) {
         return Err(format!("value of {name} PriorityClass must be {value}"));
     }
     if class.global_default == Some(true) {

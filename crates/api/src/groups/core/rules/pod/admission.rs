@@ -11,7 +11,10 @@ use crate::{
         check::{list, text},
         labels::Map,
     },
-    wellknown::{DEFAULT_SERVICE_ACCOUNT, kubernetes::MIRROR_POD},
+    wellknown::{
+        DEFAULT_SERVICE_ACCOUNT,
+        kubernetes::{MIRROR_POD, system_priority},
+    },
 };
 
 pub(super) fn admit_create(pod: &mut Pod) {
@@ -38,12 +41,8 @@ pub(super) fn admit_update(pod: &mut Pod, old: &Pod) {
 /// The numbers behind the classes that always exist. Other classes are objects, which somebody
 /// with access to them has to look up.
 fn prioritize(spec: &mut PodSpec) {
-    let priority = match text(&spec.priority_class_name) {
-        "" => 0,
-        "system-cluster-critical" => 2_000_000_000,
-        "system-node-critical" => 2_000_001_000,
-        _ => return,
-    };
+    let class = text(&spec.priority_class_name);
+    let Some(priority) = (if class.is_empty() { Some(0) } else { system_priority(class) }) else { return };
     spec.priority.get_or_insert(priority);
     spec.preemption_policy.get_or_insert_with(|| "PreemptLowerPriority".to_owned());
 }
