@@ -96,7 +96,9 @@ fn verify_apparmor(pod: &Pod, spec: &PodSpec, host: &Host) -> Result<(), Refusal
 
 /// Without SELinux labels mean nothing, as upstream has it: pods that set them run on both kinds of machines.
 fn verify_selinux(spec: &PodSpec, host: &Host) -> Result<(), Refusal> {
-    let asked = containers(spec).iter().any(|container| own(container).is_some_and(|c| c.se_linux_options.is_some()))
+    let asked = containers(spec)
+        .iter()
+        .any(|container| security_context(container).is_some_and(|c| c.se_linux_options.is_some()))
         || spec.security_context.as_ref().is_some_and(|context| context.se_linux_options.is_some());
     match asked && host.selinux && !host.is_cri {
         true => Err(Refusal::new(
@@ -122,7 +124,7 @@ fn verify_users(spec: &PodSpec) -> Result<(), Refusal> {
     }
 }
 
-fn own(container: &Container) -> Option<&SecurityContext> {
+fn security_context(container: &Container) -> Option<&SecurityContext> {
     container.security_context.as_ref()
 }
 
@@ -133,7 +135,7 @@ fn containers(spec: &PodSpec) -> Vec<Container> {
 
 /// The profile of a container: its own, else by the old annotation, else the pod's.
 pub fn apparmor(pod: &Pod, container: &Container) -> AppArmor {
-    if let Some(profile) = own(container).and_then(|context| context.app_armor_profile.as_ref()) {
+    if let Some(profile) = security_context(container).and_then(|context| context.app_armor_profile.as_ref()) {
         return from_profile(profile);
     }
     let annotations = pod.metadata.annotations.as_ref();

@@ -43,7 +43,7 @@ use crate::{
     task_scope::TaskScope,
     volumes::{Volumes, local_path::LocalPath},
     wake::Wake,
-    worker::{WorkerContext, Workers, turns::DrainTurns},
+    worker::{WorkerContext, Workers, drain_turns::DrainTurns},
 };
 
 impl Agent {

@@ -101,7 +101,7 @@ impl DriverRegistry {
         loop {
             // Watched before it is read: nothing falls between.
             let changes = watch(&self.directory);
-            self.look(&mut count).await;
+            self.register_plugins(&mut count).await;
             let names = self.names();
             for driver in known.difference(&names) {
                 tracing::warn!(driver, "a driver of devices is gone");
@@ -124,7 +124,7 @@ impl DriverRegistry {
     }
 
     /// Registers what is new in the directory, and forgets what is gone.
-    async fn look(self: &Arc<Self>, count: &mut u64) {
+    async fn register_plugins(self: &Arc<Self>, count: &mut u64) {
         let found = sockets(&self.directory);
         let gone: Vec<Registration> = self
             .registrations

@@ -257,7 +257,7 @@ impl ServiceBoard {
         let (Some(definition), Some(health)) = (definition, instance.health.checks.get_mut(&check)) else { return };
         if health.record(definition, report) {
             let (status, name) = (health.status, definition.name.clone());
-            self.tell(&service, &name, status);
+            self.record_check_event(&service, &name, status);
         }
     }
 
@@ -281,13 +281,13 @@ impl ServiceBoard {
             }
         }
         for (id, name, status) in changes {
-            self.tell(&id, &name, status);
+            self.record_check_event(&id, &name, status);
         }
         wake
     }
 
     /// The output of a check stays on the machine: it may say anything.
-    fn tell(&self, service: &str, check: &str, status: CheckStatus) {
+    fn record_check_event(&self, service: &str, check: &str, status: CheckStatus) {
         let message = format!("service {service:?}: check {check:?} is {}", status.text());
         match status {
             CheckStatus::Passing => self.event(EventType::Normal, "HostServiceHealthy", message),

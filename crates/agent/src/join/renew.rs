@@ -18,7 +18,7 @@ use super::{
 use crate::tls::{Identity, TlsError};
 
 /// How soon a renewal that failed is tried again.
-const AGAIN: Duration = Duration::from_secs(60);
+const RETRY_DELAY: Duration = Duration::from_secs(60);
 /// Clocks jump: the time is looked at this often even if nothing is due.
 const LONGEST: Duration = Duration::from_secs(3600);
 
@@ -38,12 +38,12 @@ pub async fn renew(
         let ends = [&identity.client, &identity.serving].map(|current| due(current.validity(), share));
         let wait = match ends.into_iter().min() {
             Some(due) if due > now => Duration::from_secs(due.abs_diff(now)).min(LONGEST),
-            _ => match look(&identity, &client, &node, &addresses, &directory, share).await {
+            _ => match renew_if_due(&identity, &client, &node, &addresses, &directory, share).await {
                 Ok(()) => continue,
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(error, "cannot renew the node's certificates; will retry");
-                    AGAIN
+                    RETRY_DELAY
                 }
             },
         };
@@ -61,7 +61,7 @@ pub async fn renew_now(
     addresses: &[IpAddr],
     directory: &Path,
 ) -> Result<(), JoinError> {
-    look(identity, client, node, addresses, directory, 0.0).await
+    renew_if_due(identity, client, node, addresses, directory, 0.0).await
 }
 
 /// When a certificate is to be renewed: when this share of its life is over.
@@ -70,7 +70,7 @@ fn due(validity: Option<(i64, i64)>, share: f64) -> i64 {
     from + ((until - from) as f64 * share) as i64
 }
 
-async fn look(
+async fn renew_if_due(
     identity: &Identity,
     client: &Client,
     node: &str,

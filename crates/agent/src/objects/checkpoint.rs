@@ -45,7 +45,7 @@ impl ObjectCheckpoint {
             write_atomic(&directory.join(file), &text, PRIVATE_FILE, Durability::Volatile)
         };
         if let Err(error) = write() {
-            tracing::debug!(%error, file, "cannot keep what the API told");
+            tracing::debug!(%error, file, "cannot write the checkpoint of objects that the API served");
         }
     }
 

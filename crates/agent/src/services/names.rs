@@ -17,7 +17,7 @@ use super::ServicesSettings;
 use crate::spec;
 
 const PORT: u16 = 53;
-const AGAIN: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 /// How often it is looked whom the machine itself asks: another network gives others.
 const LOOK: Duration = Duration::from_secs(5);
 
@@ -53,7 +53,7 @@ pub async fn run(settings: &ServicesSettings, address: Ipv4Addr, catalogue: Arc<
             }
             Err(_) => {}
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RETRY_DELAY).await;
     }
 }
 

@@ -32,7 +32,7 @@ use crate::{metrics::Metrics, servers::Servers};
 
 const RECONCILE: Duration = Duration::from_secs(30);
 /// How soon the kernel is asked again after it refused.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 pub struct Parts {
     /// This machine's name.
@@ -107,7 +107,7 @@ impl ServiceReconciler {
             while let Ok(news) = slices.try_recv() {
                 self.hear_of_slice(news);
             }
-            again = self.apply().await.is_err().then(|| Instant::now() + AGAIN);
+            again = self.apply().await.is_err().then(|| Instant::now() + RETRY_DELAY);
         }
     }
 

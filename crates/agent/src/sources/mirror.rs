@@ -34,7 +34,7 @@ use crate::{
     wake::Wake,
 };
 
-const AGAIN: Duration = Duration::from_secs(2);
+const RETRY_DELAY: Duration = Duration::from_secs(2);
 const SLOWLY: Duration = Duration::from_secs(30);
 
 /// How the API knows a pod.
@@ -121,7 +121,7 @@ impl Mirrors {
             }
             // Nothing is deleted before both sides have delivered a complete list.
             if self.listed.load(Ordering::Acquire) && self.pods.synced_sources().borrow().file {
-                pause = if self.settle().await { SLOWLY } else { AGAIN };
+                pause = if self.settle().await { SLOWLY } else { RETRY_DELAY };
             }
         }
     }

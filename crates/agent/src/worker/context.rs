@@ -7,7 +7,7 @@ use kube::Client;
 use mainstay_runtime::Runtime;
 use tokio::sync::watch;
 
-use super::turns::DrainTurns;
+use super::drain_turns::DrainTurns;
 use crate::{
     dependencies::Dependencies,
     devices::DeviceManager,

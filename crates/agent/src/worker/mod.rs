@@ -7,6 +7,7 @@
 mod act;
 mod context;
 pub mod drain;
+pub mod drain_turns;
 mod image;
 mod plan;
 mod report;
@@ -18,7 +19,6 @@ mod task;
 mod termination_message;
 #[cfg(test)]
 mod tests;
-pub mod turns;
 mod view;
 mod workers;
 mod world;

@@ -23,6 +23,7 @@ use super::{
     WorkerContext, act,
     act::{Failure, Subject},
     drain::Drain,
+    drain_turns::DrainTurn,
     plan::{self, Action, Plan, StopWhy},
     report,
     resize::{self, Allocation, PendingResize},
@@ -30,7 +31,6 @@ use super::{
     slow_start::{self, SlowStart},
     status::{self, Facts},
     termination_message,
-    turns::Turn,
     view::{EndingWhy, PodView},
     world::World,
 };
@@ -356,17 +356,17 @@ impl Worker<'_> {
     }
 
     /// Whether a pod that is deleted may be stopped by now; says once that it waits. The turn ends when nothing of the pod runs any more.
-    fn take_turn(&mut self, world: &World, now: Timestamp) -> Turn {
-        let Some((pod, _)) = self.last.as_ref() else { return Turn::Free };
+    fn take_turn(&mut self, world: &World, now: Timestamp) -> DrainTurn {
+        let Some((pod, _)) = self.last.as_ref() else { return DrainTurn::Free };
         if !world.pod.ending.as_ref().is_some_and(|ending| ending.why == EndingWhy::Deleted) {
-            return Turn::Free;
+            return DrainTurn::Free;
         }
         if world.all().all(|container| container.state.has_ended()) {
             self.context.turns.release(self.uid);
-            return Turn::Free;
+            return DrainTurn::Free;
         }
         let turn = self.context.turns.observe(pod, now);
-        if let Turn::Waiting { why, retry_at } = &turn
+        if let DrainTurn::Waiting { why, retry_at } = &turn
             && now < *retry_at
             && !std::mem::replace(&mut self.reported_turn, true)
         {
@@ -710,6 +710,6 @@ fn world(pod: PodView, observed: Observed, retry_state: PodRetryState, restart_b
         is_cut_off: false,
         needs: NeedsObservation::default(),
         config_versions: ConfigVersions::default(),
-        turn: Turn::default(),
+        turn: DrainTurn::default(),
     }
 }

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{WorkerContext, Workers, turns::DrainTurns};
+use super::{WorkerContext, Workers, drain_turns::DrainTurns};
 use crate::{
     dependencies::Dependencies,
     devices::DeviceManager,

@@ -7,9 +7,9 @@ use mainstay_api::config_versions::ConfigVersions;
 use mainstay_runtime::{ContainerId, ContainerStatus, SandboxStatus, spec::Resources};
 
 use super::{
+    drain_turns::DrainTurn,
     resize::PendingResize,
     retry_state::PodRetryState,
-    turns::Turn,
     view::{ContainerView, PodView},
 };
 use crate::{dependencies::NeedsObservation, heal::HealingObservation, probe, settings::RestartBackoff};
@@ -42,7 +42,7 @@ pub struct World {
     /// Versions of ConfigMaps and Secrets that its volumes show, if any.
     pub config_versions: ConfigVersions,
     /// Of a pod that ends: whether others of its set have to be stopped before.
-    pub turn: Turn,
+    pub turn: DrainTurn,
 }
 
 impl World {

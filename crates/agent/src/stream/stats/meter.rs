@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    fn look(at: Instant, cpu: &[(&str, u64)]) -> Sample {
+    fn sample(at: Instant, cpu: &[(&str, u64)]) -> Sample {
         let pod = || Some(PodRef { namespace: "n".into(), name: "p".into(), uid: PodUid("u".into()) });
         let stats = |(name, cpu_nanos): &(&str, u64)| ContainerStats {
             pod: pod(),
@@ -154,9 +154,9 @@ mod tests {
     #[test]
     fn a_rate_is_what_was_used_between_two_looks() {
         let start = Instant::now();
-        let before = look(start, &[("a", 1_000_000_000), ("restarted", 9_000_000_000)]);
+        let before = sample(start, &[("a", 1_000_000_000), ("restarted", 9_000_000_000)]);
         let now =
-            look(start + Duration::from_secs(2), &[("a", 2_000_000_000), ("restarted", 1_000_000_000), ("new", 5)]);
+            sample(start + Duration::from_secs(2), &[("a", 2_000_000_000), ("restarted", 1_000_000_000), ("new", 5)]);
         let reading = compare(&before, &now);
         let rates: Vec<_> = reading.pods[0].1.iter().map(|(name, u)| (name.as_str(), u.nano_cores)).collect();
         assert_eq!(rates, [("a", Some(500_000_000)), ("restarted", Some(500_000_000)), ("new", None)]);

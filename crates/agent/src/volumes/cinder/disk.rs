@@ -237,7 +237,7 @@ pub fn probe(device: &Path) -> Result<DeviceContent, String> {
     let done =
         command.output().map_err(|error| format!("cannot run blkid, without which no disk is touched: {error}"))?;
     content_of(done.status.code(), &String::from_utf8_lossy(&done.stdout))
-        .ok_or_else(|| format!("blkid {}: {}", device.display(), words(&done)))
+        .ok_or_else(|| format!("blkid {}: {}", device.display(), command_output(&done)))
 }
 
 /// What `blkid` says; nothing if that is not certain.
@@ -287,11 +287,11 @@ fn check_filesystem(device: &Path) -> Result<(), String> {
         Some(4) => Err(format!(
             "fsck found errors on device {} but could not correct them: {}",
             device.display(),
-            words(&done)
+            command_output(&done)
         )),
         // As upstream: mounting says whether it is usable.
         Some(_) | None => {
-            tracing::warn!(device = %device.display(), output = words(&done), "fsck failed");
+            tracing::warn!(device = %device.display(), output = command_output(&done), "fsck failed");
             Ok(())
         }
     }
@@ -302,7 +302,7 @@ fn grow_unmounted(device: &Path) -> Result<(), String> {
     let checked = Command::new("e2fsck").args(["-f", "-p"]).arg(device).output();
     let checked = checked.map_err(|error| format!("cannot run e2fsck: {error}"))?;
     if !matches!(checked.status.code(), Some(0 | 1)) {
-        return Err(format!("e2fsck failed: {}", words(&checked)));
+        return Err(format!("e2fsck failed: {}", command_output(&checked)));
     }
     let mut command = Command::new("resize2fs");
     command.arg(device);
@@ -322,11 +322,11 @@ fn grow(filesystem: &str, device: &Path, mount_point: &Path) -> Result<(), Strin
 fn succeed(mut command: Command) -> Result<Output, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let done = command.output().map_err(|error| format!("cannot run {program}: {error}"))?;
-    if done.status.success() { Ok(done) } else { Err(format!("{program} failed: {}", words(&done))) }
+    if done.status.success() { Ok(done) } else { Err(format!("{program} failed: {}", command_output(&done))) }
 }
 
 /// What a command printed, for people.
-fn words(done: &Output) -> String {
+fn command_output(done: &Output) -> String {
     let printed = [&done.stdout[..], &done.stderr[..]].concat();
     let text = crate::bounded_command::last_lines(&printed, 1000);
     format!("{} ({})", text.replace('\n', "; "), done.status)

@@ -7,8 +7,8 @@ use mainstay_runtime::ContainerStatus;
 
 use super::{Action, Plan, StopWhy, remove, start::is_paused};
 use crate::worker::{
+    drain_turns::DrainTurn,
     retry_state::{Operation, Step},
-    turns::Turn,
     view::{Ending, Role},
     world::World,
 };
@@ -24,9 +24,9 @@ pub fn plan(world: &World, ending: &Ending, now: Timestamp, plan: &mut Plan) {
         return plan.wake(until);
     }
     let deadline = match &world.turn {
-        Turn::Free => ending.deadline,
-        Turn::Granted { deadline } => *deadline,
-        Turn::Waiting { retry_at, .. } if world.all().any(|container| container.state.is_running()) => {
+        DrainTurn::Free => ending.deadline,
+        DrainTurn::Granted { deadline } => *deadline,
+        DrainTurn::Waiting { retry_at, .. } if world.all().any(|container| container.state.is_running()) => {
             if now < *retry_at {
                 plan.wake(*retry_at);
             } else if !world.retry_state.in_progress.contains(&Operation::TurnRequest) {
@@ -34,7 +34,7 @@ pub fn plan(world: &World, ending: &Ending, now: Timestamp, plan: &mut Plan) {
             }
             return;
         }
-        Turn::Waiting { .. } => ending.deadline,
+        DrainTurn::Waiting { .. } => ending.deadline,
     };
     let grace = Duration::try_from(now.until(deadline).unwrap_or_default()).unwrap_or_default();
     if !stop_all(world, grace, &StopWhy::PodEnds, now, plan) {

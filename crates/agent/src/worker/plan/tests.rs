@@ -14,7 +14,7 @@ use crate::{
     settings::RestartBackoff,
     worker::{
         retry_state::{FailureKind, PodRetryState, Step, StepFailure},
-        turns::Turn,
+        drain_turns::DrainTurn,
         view::{PodView, ResizeRestarts, RestartAction, RestartPolicy, RestartRule, RestartRules},
         world::IDENTITY,
     },
@@ -112,7 +112,7 @@ fn world(restart: RestartPolicy, init: &[(&str, Role)], main: &[&str]) -> World 
         is_cut_off: false,
         needs: NeedsObservation::default(),
         config_versions: ConfigVersions::default(),
-        turn: Turn::default(),
+        turn: DrainTurn::default(),
     }
 }
 
@@ -287,7 +287,7 @@ fn a_container_that_reads_versions_is_not_started_while_volumes_show_others() {
 fn a_pod_is_stopped_when_its_turn_comes_and_its_grace_runs_from_then() {
     let mut world = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 0, running()));
     world.pod.ending = Some(Ending { why: EndingWhy::Deleted, deadline: at_second(30) });
-    world.turn = Turn::Waiting { why: "pod b is being stopped".into(), retry_at: at_second(10) };
+    world.turn = DrainTurn::Waiting { why: "pod b is being stopped".into(), retry_at: at_second(10) };
     let waiting = plan(&world, at_second(5));
     assert_eq!((waiting.actions, waiting.wake_at), (vec![], Some(at_second(10))));
     assert_eq!(plan(&world, at_second(10)).actions, [Action::RequestTurn]);
@@ -295,12 +295,12 @@ fn a_pod_is_stopped_when_its_turn_comes_and_its_grace_runs_from_then() {
     assert_eq!(plan(&world, at_second(10)).actions, [], "one request at a time");
     world.retry_state.in_progress.clear();
     // Long after its grace would have been over.
-    world.turn = Turn::Granted { deadline: at_second(150) };
+    world.turn = DrainTurn::Granted { deadline: at_second(150) };
     let stops = plan(&world, at_second(120)).actions;
     let [Action::Stop { grace, .. }] = &stops[..] else { panic!("{stops:?}") };
     assert_eq!(*grace, Duration::from_secs(30));
     // What does not run waits for nobody.
-    world.turn = Turn::Waiting { why: String::new(), retry_at: at_second(500) };
+    world.turn = DrainTurn::Waiting { why: String::new(), retry_at: at_second(500) };
     let ended = world.with(container("a", 1, exited(0, 1)));
     let ended = World { containers: [("a".to_owned(), vec![container("a", 1, exited(0, 1))])].into(), ..ended };
     assert!(plan(&ended, at_second(121)).actions.iter().any(|action| matches!(action, Action::RemoveSandboxes { .. })));

@@ -38,7 +38,7 @@ const ATTEMPTS: usize = 4;
 
 /// Whether a pod that ends may be stopped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Turn {
+pub enum DrainTurn {
     /// It need not wait for others.
     #[default]
     Free,
@@ -90,12 +90,14 @@ impl DrainTurns {
     }
 
     /// What is known now about a pod that is being deleted.
-    pub fn observe(&self, pod: &Pod, now: Timestamp) -> Turn {
-        let Some(grace) = exclusive_grace(pod) else { return Turn::Free };
+    pub fn observe(&self, pod: &Pod, now: Timestamp) -> DrainTurn {
+        let Some(grace) = exclusive_grace(pod) else { return DrainTurn::Free };
         match self.pods.lock().get(&pod_ref(pod).uid) {
-            None => Turn::Waiting { why: "its turn is asked for".to_owned(), retry_at: now },
-            Some(TurnState::Waiting { why, retry_at, .. }) => Turn::Waiting { why: why.clone(), retry_at: *retry_at },
-            Some(TurnState::Granted { since, .. }) => Turn::Granted { deadline: *since + grace },
+            None => DrainTurn::Waiting { why: "its turn is asked for".to_owned(), retry_at: now },
+            Some(TurnState::Waiting { why, retry_at, .. }) => {
+                DrainTurn::Waiting { why: why.clone(), retry_at: *retry_at }
+            }
+            Some(TurnState::Granted { since, .. }) => DrainTurn::Granted { deadline: *since + grace },
         }
     }
 
