@@ -6,13 +6,20 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::worker::slow_start::StartStep;
-
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct Owner {
     pub namespace: String,
     /// Kind and name: `ReplicaSet web-5d4f`.
     pub owner: String,
+}
+
+/// What has to be done before a container runs, in order.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelValue)]
+pub enum StartStep {
+    Volumes,
+    Sandbox,
+    Image,
+    Container,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]

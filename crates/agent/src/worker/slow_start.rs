@@ -7,21 +7,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use mainstay_runtime::ContainerState;
-use prometheus_client::encoding::EncodeLabelValue;
 
 use super::{
     retry_state::{FailureKind, Step},
     world::World,
 };
-
-/// What has to be done before a container runs, in order.
-#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelValue)]
-pub enum StartStep {
-    Volumes,
-    Sandbox,
-    Image,
-    Container,
-}
+use crate::metrics::StartStep;
 
 impl StartStep {
     pub fn text(self) -> &'static str {

@@ -13,8 +13,8 @@ use crate::{
     probe,
     settings::RestartBackoff,
     worker::{
-        retry_state::{FailureKind, PodRetryState, Step, StepFailure},
         drain_turns::DrainTurn,
+        retry_state::{FailureKind, PodRetryState, Step, StepFailure},
         view::{PodView, ResizeRestarts, RestartAction, RestartPolicy, RestartRule, RestartRules},
         world::IDENTITY,
     },
@@ -758,7 +758,8 @@ proptest! {
 
 #[test]
 fn a_pod_that_does_not_start_is_reported_with_the_step_it_hangs_in() {
-    use super::super::slow_start::{StartStep, judge};
+    use super::super::slow_start::judge;
+    use crate::metrics::StartStep;
     let (start, limit) = (Timestamp::UNIX_EPOCH, Duration::from_secs(120));
     let late = start + limit;
     let mut hangs = world(RestartPolicy::Always, &[], &["c"]);
