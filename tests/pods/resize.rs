@@ -34,9 +34,14 @@ fn limits(pid: u32) -> Option<(u64, u64)> {
     } else {
         (number(cpu.join("cpu.cfs_quota_us"))?, number(cpu.join("cpu.cfs_period_us"))?)
     };
+    Some((quota * 1000 / period, cgroup_memory(pid)?))
+}
+
+/// Bytes that a process may use together with the others of its container.
+fn cgroup_memory(pid: u32) -> Option<u64> {
     let (memory, unified) = cgroup(pid, "memory")?;
-    let bytes = number(memory.join(if unified { "memory.max" } else { "memory.limit_in_bytes" }))?;
-    Some((quota * 1000 / period, bytes))
+    let file = memory.join(if unified { "memory.max" } else { "memory.limit_in_bytes" });
+    fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 /// Bytes that the pod of a process may use, all its containers together.
@@ -81,11 +86,13 @@ fn a_resize_reaches_the_cgroup_and_restarts_only_for_the_resource_whose_policy_s
     eventually("larger limits", || (limits(gentle) == Some((200, 128 << 20))).then_some(()));
     resize("gentle", "50m", "128Mi");
     eventually("less cpu", || (limits(gentle) == Some((50, 128 << 20))).then_some(()));
-    let less = json!({"spec": {"containers": [{"name": "c", "resources": resources("50m", "32Mi")}]}});
-    let refused = k.refused(&format!("patch pod gentle --subresource=resize -p '{less}'"));
-    assert!(refused.contains("memory limits cannot be decreased"), "{refused}");
     until(&k, "pod gentle", "{.status.containerStatuses[0].resources.limits.memory}", "128Mi");
     assert_eq!(k.value("pod gentle", "{.status.containerStatuses[0].allocatedResources.cpu}"), "50m");
+    resize("gentle", "50m", "32Mi");
+    eventually("less memory", || {
+        (limits(gentle) == Some((50, 32 << 20)) && pod_memory(gentle) == Some(32 << 20)).then_some(())
+    });
+    until(&k, "pod gentle", "{.status.containerStatuses[0].resources.limits.memory}", "32Mi");
     assert_eq!(host::pids(&mark(1)), [gentle], "the same process");
     assert_eq!(k.value("pod gentle", "{.status.containerStatuses[0].restartCount}"), "0");
 
@@ -104,6 +111,41 @@ fn a_resize_reaches_the_cgroup_and_restarts_only_for_the_resource_whose_policy_s
         let pid = host::pids(&mark(2)).first().copied()?;
         (limits(pid) == Some((200, 48 << 20)) && pod_memory(pid) == Some(48 << 20)).then_some(())
     });
+}
+
+#[test]
+fn a_memory_limit_is_added_in_place_and_not_lowered_below_what_is_used() {
+    let k = Kubectl::with_pods(Version::V1_32);
+    let mark = format!("{}.{}", 300_003, std::process::id());
+    // Held in memory by the shell's variable.
+    let script = format!("x=$(head -c 40000000 /dev/zero | tr '\\0' x); echo ${{#x}}; sleep {mark}");
+    let fields = json!({"resources": {"requests": {"memory": "16Mi"}}});
+    k.create(&manifest("p", json!({"containers": [container("c", &script, fields)]})));
+    until_running(&k, "p");
+    eventually("it uses 40 MB", || (k.run("logs p").stdout.trim() == "40000000").then_some(()));
+    let process = eventually("its process", || host::pids(&mark).first().copied());
+    let limit = || cgroup_memory(process);
+    let resize = |memory: &str| {
+        let resources = json!({"limits": {"memory": memory}});
+        let patch = json!({"spec": {"containers": [{"name": "c", "resources": resources}]}});
+        k.ok(&format!("patch pod p --subresource=resize -p '{patch}'"));
+    };
+    resize("256Mi");
+    eventually("a limit where there was none", || (limit() == Some(256 << 20)).then_some(()));
+    resize("17Mi");
+    let condition =
+        |field: &str| k.value("pod p", &format!(r#"{{.status.conditions[?(@.type=="PodResizeInProgress")].{field}}}"#));
+    eventually("the resize is refused", || (condition("reason") == "Error").then_some(()));
+    let message = condition("message");
+    assert!(
+        message.contains(r#"attempting to set container "c" memory limit (17825792) below current usage ("#),
+        "{message}"
+    );
+    assert_eq!((limit(), host::pids(&mark).first()), (Some(256 << 20), Some(&process)));
+    resize("128Mi");
+    eventually("less than before and more than is used", || (limit() == Some(128 << 20)).then_some(()));
+    until(&k, "pod p", r#"{.status.conditions[?(@.type=="PodResizeInProgress")].status}"#, "");
+    assert_eq!(k.value("pod p", "{.status.containerStatuses[0].restartCount}"), "0");
 }
 
 #[test]

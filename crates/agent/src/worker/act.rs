@@ -13,6 +13,7 @@ use kube::{Api, api::DeleteParams};
 use mainstay_errors::error_chain;
 use mainstay_runtime::{
     ContainerId, ContainerStatus, PodUid, RuntimeError, SandboxStatus, idmap::UserNamespace, images::Image,
+    observed::ContainerStats, spec::Resources,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -345,20 +346,44 @@ async fn resize(context: &WorkerContext, on: &Subject, name: &str, id: &Containe
         Some(sandbox) => context.runtime.update_sandbox(&sandbox.id, &whole).await,
         None => Ok(()),
     };
-    // More is given to the pod before its container. The kernel may refuse to give the pod less than its container
-    // still has (cpu in cgroups of version 1): then the container comes first.
-    let before = resize_pod().await;
     let limits = context.specs.resources(pod, &container);
-    let resized = match (context.runtime.update_container(id, &limits).await, before) {
-        (Ok(()), Err(_)) => resize_pod().await,
-        (resized, _) => resized,
+    let resized = async {
+        check_memory_usage(context, on, name, &limits).await?;
+        // More is given to the pod before its container. The kernel may refuse to give the pod less than its container
+        // still has (cpu in cgroups of version 1): then the container comes first.
+        let before = resize_pod().await;
+        match (context.runtime.update_container(id, &limits).await, before) {
+            (Ok(()), Err(_)) => resize_pod().await,
+            (resized, _) => resized,
+        }
     };
-    resized.map_err(|error| {
+    resized.await.map_err(|error| {
         context.events.container(pod, name, EventType::Warning, "ResizeError", error.to_string());
         Failure::other(error)
     })?;
     context.events.container(pod, name, EventType::Normal, "Resized", format!("Resized container {name} in place"));
     Ok(())
+}
+
+/// Refuses a memory limit below what the container uses: with cgroups of version 2 the kernel would kill it for that.
+async fn check_memory_usage(
+    context: &WorkerContext,
+    on: &Subject,
+    name: &str,
+    limits: &Resources,
+) -> Result<(), RuntimeError> {
+    let Some(limit) = limits.memory_limit.and_then(|limit| u64::try_from(limit).ok()) else { return Ok(()) };
+    let uid = on.pod.as_ref().and_then(|pod| pod.metadata.uid.as_deref()).unwrap_or_default();
+    let is_own = |stats: &ContainerStats| {
+        !stats.ended && stats.name == name && stats.pod.as_ref().is_some_and(|pod| pod.uid.0 == uid)
+    };
+    let stats = context.runtime.stats().await?;
+    match stats.iter().find(|stats| is_own(stats)).map(|stats| stats.working_set) {
+        Some(used) if used > limit => Err(RuntimeError::Invalid {
+            why: format!("attempting to set container {name:?} memory limit ({limit}) below current usage ({used})"),
+        }),
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Nothing is left here: the API may forget the pod.

@@ -14,7 +14,11 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use mainstay_events::EventWriter;
-use mainstay_runtime::{ContainerState, fake::Fake};
+use mainstay_runtime::{
+    ContainerState, PodUid,
+    fake::{Call, Fake},
+    observed::{ContainerStats, PodRef},
+};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -48,6 +52,7 @@ struct Node {
     pods: Arc<Pods>,
     client: Client,
     recorded: EventWriter,
+    metrics: Metrics,
     severed: Arc<AtomicBool>,
     stop: CancellationToken,
     workers: tokio::task::JoinHandle<()>,
@@ -68,9 +73,10 @@ impl Node {
         let wake = Wake::default();
         let pods = Arc::new(Pods::new(wake.clone()));
         let (context, recorded) = context(client, settings, runtime.clone(), pods.clone(), wake);
+        let metrics = context.metrics.clone();
         let stop = CancellationToken::new();
         let workers = tokio::spawn(Workers::new(Arc::new(context)).run(stop.clone()));
-        Self { runtime, pods, client: api, recorded, severed, stop, workers, _directory: directory }
+        Self { runtime, pods, client: api, recorded, metrics, severed, stop, workers, _directory: directory }
     }
 
     /// The reasons and messages of the warnings that were recorded since the last call.
@@ -262,5 +268,54 @@ async fn a_pod_whose_phase_somebody_set_to_failed_is_stopped_and_stays_failed() 
     let status = api.get("web-1").await.unwrap().status.unwrap();
     assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("ByHand")));
     assert_eq!(node.warnings(), Vec::<String>::new(), "being stopped is no failure of the container");
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_panics_is_started_again_counted_and_reported() {
+    let mut node = Node::new().await;
+    // One is the loop around the pod, the other one of its actions.
+    for call in [Call::Observe, Call::CreateSandbox] {
+        node.runtime.panic_next(call);
+    }
+    node.pods.upsert(Source::Api, pod_of_a_set());
+    node.wait_running("web", 0).await;
+    assert_eq!(node.metrics.worker_panics.get(), 2);
+    let warnings = node.warnings();
+    let reported = "AgentPanic: The agent failed to work on this pod and tries again: internal error: the test says so";
+    assert_eq!(warnings.iter().filter(|warning| *warning == reported).count(), 2, "{warnings:?}");
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_memory_limit_below_what_the_container_uses_is_not_set() {
+    let mut node = Node::new().await;
+    let limited = |memory: &str| {
+        let mut pod = pod_of_a_set();
+        let resources = json!({ "requests": { "memory": "1Mi" }, "limits": { "memory": memory } });
+        pod.spec.as_mut().unwrap().containers[0].resources = Some(serde_json::from_value(resources).unwrap());
+        pod
+    };
+    node.pods.upsert(Source::Api, limited("64Mi"));
+    node.wait_running("web", 0).await;
+    let uses = |working_set: u64| {
+        let pod = PodRef { namespace: "default".into(), name: "web-1".into(), uid: PodUid("pod-1".into()) };
+        vec![ContainerStats { pod: Some(pod), name: "web".into(), working_set, ..ContainerStats::default() }]
+    };
+    let limit = |node: &Node| node.runtime.container_resources("web").and_then(|resources| resources.memory_limit);
+    node.runtime.set_stats(uses(40 << 20));
+    node.pods.upsert(Source::Api, limited("32Mi"));
+    let mut warnings = Vec::new();
+    while warnings.is_empty() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        warnings = node.warnings();
+    }
+    let refused =
+        r#"ResizeError: attempting to set container "web" memory limit (33554432) below current usage (41943040)"#;
+    assert_eq!((warnings[0].as_str(), limit(&node)), (refused, Some(64 << 20)));
+
+    node.runtime.set_stats(uses(30 << 20));
+    testing::until("the limit is set once it can be", async || limit(&node) == Some(32 << 20)).await;
+    assert_eq!(node.runtime.container("web").map(|container| container.attempt), Some(0), "without a restart");
     node.stop().await;
 }

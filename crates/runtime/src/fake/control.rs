@@ -85,6 +85,11 @@ impl Fake {
         self.state.lock().failures.entry(call).or_default().push_back(error);
     }
 
+    /// The next call of this kind panics, as a fault in the caller's own code would.
+    pub fn panic_next(&self, call: Call) {
+        self.state.lock().panicking.insert(call);
+    }
+
     /// Calls of this kind do not return until [`Fake::release`].
     pub fn hang(&self, call: Call) {
         self.state.lock().hanging.insert(call);

@@ -26,6 +26,8 @@ impl Fake {
     async fn enter(&self, call: Call, of: &str, command: &[String]) -> Result<()> {
         let made = RecordedCall { call, of: of.to_owned(), command: command.to_vec() };
         self.state.lock().made.push(made);
+        let panics = self.state.lock().panicking.remove(&call);
+        assert!(!panics, "the test says so");
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();

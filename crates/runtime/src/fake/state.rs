@@ -22,6 +22,8 @@ pub(super) struct State {
     pub made: Vec<RecordedCall>,
     pub failures: HashMap<Call, VecDeque<RuntimeError>>,
     pub hanging: HashSet<Call>,
+    /// Calls that panic once.
+    pub panicking: HashSet<Call>,
     pub unreachable: bool,
     /// Names of containers that do not end on the stop signal.
     pub stubborn: HashSet<String>,

@@ -8,7 +8,7 @@ use crate::{
     validation::{
         check::{list, shown, text},
         diff, names,
-        resources::{self, ResourceList},
+        resources::ResourceList,
     },
     wellknown::kubernetes::MIRROR_POD,
 };
@@ -260,17 +260,6 @@ fn validate_container_resize(new: &Container, old: &Container, path: &Path, erro
             errors.push(FieldError::forbidden(&path.child(field), format!("resource {field} cannot be removed")));
         }
     }
-    let policy = list(&new.resize_policy).iter().find(|policy| policy.resource_name == "memory");
-    if policy.is_some_and(|policy| policy.restart_policy == "RestartContainer") {
-        return;
-    }
-    let verb = match (resources::find(&now.limits, "memory"), resources::find(&then.limits, "memory")) {
-        (Some(now), Some(then)) if now < then => "decreased",
-        (Some(_), None) => "added",
-        _ => return,
-    };
-    let detail = format!("memory limits cannot be {verb} unless resizePolicy is RestartContainer");
-    errors.push(FieldError::forbidden(&path.child("limits").key("memory"), detail));
 }
 
 /// Undoes changes of cpu and memory.

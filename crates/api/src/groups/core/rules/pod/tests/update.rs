@@ -211,11 +211,12 @@ fn a_resize_changes_cpu_and_memory_only() {
         container_with(json!({"resources": {"requests": {"cpu": cpu}, "limits": {"memory": memory}}}))
     };
     assert_eq!(judged(validate_resize, sized("1", "1Gi"), sized("2", "2Gi")), [""; 0]);
+    assert_eq!(judged(validate_resize, sized("1", "1Gi"), sized("1", "512Mi")), [""; 0]);
+    let unlimited = container_with(json!({"resources": {"requests": {"cpu": "1"}}}));
+    assert_eq!(judged(validate_resize, unlimited.clone(), sized("1", "512Mi")), [""; 0]);
     assert_eq!(
-        judged(validate_resize, sized("1", "1Gi"), sized("1", "512Mi")),
-        [
-            "spec.containers[0].resources.limits[memory]: Forbidden: memory limits cannot be decreased unless resizePolicy is RestartContainer"
-        ]
+        judged(validate_resize, sized("1", "1Gi"), unlimited),
+        ["spec.containers[0].resources.limits: Forbidden: resource limits cannot be removed"]
     );
     assert_eq!(
         judged(validate_resize, sized("1", "1Gi"), with(&sized("1", "1Gi"), json!({"spec": {"hostname": "h"}}))),
