@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{Container, EnvVar, ExecAction};
 use mainstay_runtime::RuntimeError;
 
 use super::{KEPT, Outcome, Target, format_duration};
+use crate::spec::env::expand;
 
 /// The runtime ends the command at its timeout; should it not answer, we do not wait for ever.
 const SLACK: Duration = Duration::from_secs(10);
@@ -34,32 +35,16 @@ pub async fn attempt(target: &Target<'_>, exec: &ExecAction, timeout: Duration) 
     }
 }
 
-/// `$(NAME)` stands for what the container's env says literally; `$$` for one dollar sign.
+/// `$(NAME)` stands for what the container's env says literally.
 fn expanded(command: &[String], container: &Container) -> Vec<String> {
     let env = container.env.as_deref().unwrap_or_default();
-    command.iter().map(|word| expand(word, env)).collect()
+    command.iter().map(|word| expand(word, |name| literal_value(env, name))).collect()
 }
 
-fn expand(word: &str, env: &[EnvVar]) -> String {
-    let mut out = String::with_capacity(word.len());
-    let mut rest = word;
-    while let Some(at) = rest.find('$') {
-        out.push_str(&rest[..at]);
-        rest = &rest[at + 1..];
-        if let Some(after) = rest.strip_prefix('$') {
-            out.push('$');
-            rest = after;
-        } else if let Some((name, after)) = rest.strip_prefix('(').and_then(|inner| inner.split_once(')')) {
-            match env.iter().rev().find(|var| var.name == name) {
-                Some(var) => out.push_str(var.value.as_deref().unwrap_or_default()),
-                None => out.push_str(&format!("$({name})")),
-            }
-            rest = after;
-        } else {
-            out.push('$');
-        }
-    }
-    out + rest
+/// Of several variables of a name, the last counts.
+fn literal_value<'a>(env: &'a [EnvVar], name: &str) -> Option<&'a str> {
+    let variable = env.iter().rev().find(|variable| variable.name == name)?;
+    Some(variable.value.as_deref().unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -69,7 +54,7 @@ mod tests {
     #[test]
     fn commands_may_refer_to_the_containers_own_env() {
         let env = [EnvVar { name: "PORT".into(), value: Some("80".into()), value_from: None }];
-        let expand = |word: &str| expand(word, &env);
+        let expand = |word: &str| expand(word, |name| literal_value(&env, name));
         assert_eq!(expand("localhost:$(PORT)"), "localhost:80");
         assert_eq!(expand("$(NONE) $$(PORT) $x $"), "$(NONE) $(PORT) $x $");
         assert_eq!(expand("$(PORT"), "$(PORT");
