@@ -65,6 +65,8 @@ fn a_pod_that_asks_for_what_the_machine_lacks_fails_with_the_reason() {
         });
         assert_eq!(k.value(&format!("pod {name}"), "{.status.reason}"), reason);
         assert_eq!(k.value(&format!("pod {name}"), "{.status.message}"), format!("Pod was rejected: {message}"));
+        let shown = k.ok(&format!("get pod {name} --no-headers"));
+        assert_eq!(shown.split_whitespace().nth(2), Some(reason), "{shown}");
         let events = k.value(
             &format!("events --field-selector involvedObject.name={name},reason={reason}"),
             "{.items[*].message}",

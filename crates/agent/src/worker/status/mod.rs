@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{ContainerStatus, HostIP, Pod, PodIP, PodStatus},
+    api::core::v1::{ContainerState, ContainerStatus, HostIP, Pod, PodIP, PodStatus},
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use mainstay_api::wellknown::NODE_NOT_READY;
@@ -42,19 +42,23 @@ pub fn status(world: &World, facts: &Facts<'_>) -> PodStatus {
         Some(sandbox) => sandbox.addresses.clone(),
         None => vec![],
     };
-    let lists = containers::statuses(world, facts);
+    let mut lists = containers::statuses(world, facts);
     let phase = phase(world, &lists, facts.previous);
+    if is_terminal(phase) && !lists.all().any(has_begun) {
+        // As upstream reports a pod that was rejected: nothing of it waits any more.
+        lists = Lists::default();
+    }
     let mut status = PodStatus {
         phase: Some(phase.into()),
         host_ip: facts.host_addresses.first().map(IpAddr::to_string),
-        host_ips: some(facts.host_addresses.iter().map(|ip| HostIP { ip: ip.to_string() }).collect()),
+        host_ips: non_empty(facts.host_addresses.iter().map(|ip| HostIP { ip: ip.to_string() }).collect()),
         pod_ip: addresses.first().map(IpAddr::to_string),
-        pod_ips: some(addresses.iter().map(|ip| PodIP { ip: ip.to_string() }).collect()),
+        pod_ips: non_empty(addresses.iter().map(|ip| PodIP { ip: ip.to_string() }).collect()),
         start_time: facts.previous.start_time.clone().or(Some(Time(whole_second(facts.now)))),
         qos_class: facts.previous.qos_class.clone(),
-        container_statuses: some(lists.main),
-        init_container_statuses: some(lists.init),
-        ephemeral_container_statuses: some(lists.ephemeral),
+        container_statuses: non_empty(lists.main),
+        init_container_statuses: non_empty(lists.init),
+        ephemeral_container_statuses: non_empty(lists.ephemeral),
         observed_generation: facts.pod.metadata.generation,
         ..PodStatus::default()
     };
@@ -85,7 +89,7 @@ pub fn keep_terminal_phase(reported: PodStatus, api: &PodStatus) -> PodStatus {
     PodStatus { phase: api.phase.clone(), reason: api.reason.clone(), message: api.message.clone(), ..reported }
 }
 
-fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
+fn non_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }
 
@@ -97,10 +101,27 @@ pub fn whole_second(at: Timestamp) -> Timestamp {
 pub use mainstay_api::pod::is_terminal_phase as is_terminal;
 
 /// The statuses of a pod's containers, in the order of its spec.
+#[derive(Default)]
 pub struct Lists {
     pub init: Vec<ContainerStatus>,
     pub main: Vec<ContainerStatus>,
     pub ephemeral: Vec<ContainerStatus>,
+}
+
+impl Lists {
+    fn all(&self) -> impl Iterator<Item = &ContainerStatus> {
+        [&self.init, &self.main, &self.ephemeral].into_iter().flatten()
+    }
+}
+
+fn is_alive(status: &ContainerStatus) -> bool {
+    status.state.as_ref().is_some_and(|state| state.running.is_some())
+}
+
+/// Whether a container runs, or ran before.
+fn has_begun(status: &ContainerStatus) -> bool {
+    let terminated = |state: &Option<ContainerState>| state.as_ref().is_some_and(|state| state.terminated.is_some());
+    is_alive(status) || terminated(&status.state) || terminated(&status.last_state)
 }
 
 fn phase(world: &World, lists: &Lists, previous: &PodStatus) -> &'static str {
@@ -109,8 +130,7 @@ fn phase(world: &World, lists: &Lists, previous: &PodStatus) -> &'static str {
         Some("Failed") => return "Failed",
         Some(_) | None => {}
     }
-    let alive = |status: &ContainerStatus| status.state.as_ref().is_some_and(|state| state.running.is_some());
-    let any_alive = [&lists.init, &lists.main, &lists.ephemeral].into_iter().flatten().any(alive);
+    let any_alive = lists.all().any(is_alive);
     match &world.pod.ending {
         Some(ending) if !any_alive => match (&ending.why, last_words(lists)) {
             (EndingWhy::Failed { .. }, _) => return "Failed",
@@ -124,12 +144,6 @@ fn phase(world: &World, lists: &Lists, previous: &PodStatus) -> &'static str {
             }
         }
     }
-    let begun = |status: &ContainerStatus| {
-        let terminated = |state: &Option<_>| {
-            state.as_ref().is_some_and(|s: &k8s_openapi::api::core::v1::ContainerState| s.terminated.is_some())
-        };
-        alive(status) || terminated(&status.state) || terminated(&status.last_state)
-    };
     let waits_for_init = !world.is_initialized()
         && world.pod.init.iter().zip(&lists.init).any(|(view, status)| match view.role {
             Role::Init | Role::Main | Role::Ephemeral => {
@@ -140,7 +154,7 @@ fn phase(world: &World, lists: &Lists, previous: &PodStatus) -> &'static str {
     if previous.phase.as_deref() == Some("Running") && world.pod.may_restart_all() {
         return "Running"; // init containers run again in between
     }
-    if waits_for_init || lists.main.is_empty() || !lists.main.iter().all(begun) { "Pending" } else { "Running" }
+    if waits_for_init || lists.main.is_empty() || !lists.main.iter().all(has_begun) { "Pending" } else { "Running" }
 }
 
 fn name(outcome: Outcome) -> &'static str {

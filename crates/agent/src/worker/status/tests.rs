@@ -14,7 +14,7 @@ use crate::{
     settings::RestartBackoff,
     worker::{
         retry_state::{FailureKind, PodRetryState, StepFailure},
-        view::PodView,
+        view::{Ending, EndingWhy, PodView},
     },
 };
 
@@ -236,6 +236,17 @@ fn a_pod_that_is_being_made_says_so() {
     assert_eq!(status.phase.as_deref(), Some("Pending"));
     assert_eq!(waiting(&app(&status)).0, "ContainerCreating");
     assert_eq!(holds(&status, "Ready"), Some(false));
+}
+
+#[test]
+fn nothing_of_a_rejected_pod_waits() {
+    let pod = pod_with_policy("Always");
+    let mut rejected = world(&pod, vec![]);
+    let why = EndingWhy::Failed { reason: "AppArmor".into(), message: "Pod was rejected: no AppArmor".into() };
+    rejected.pod.ending = Some(Ending { why, deadline: at_second(6) });
+    let status = computed(&pod, &rejected);
+    assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("AppArmor")));
+    assert_eq!(status.container_statuses, None, "kubectl would show what it waits for, not why it was rejected");
 }
 
 #[test]
