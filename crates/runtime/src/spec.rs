@@ -6,6 +6,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::{idmap::UserNamespace, observed::PodRef};
 
+/// What Kubernetes hides from containers of `/proc` and `/sys`, unless they are privileged or ask for `procMount: Unmasked`.
+pub const MASKED_PATHS: &[&str] = &[
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+];
+
+/// What they can read and not write.
+pub const READ_ONLY_PATHS: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxSpec {
     pub pod: PodRef,

@@ -11,26 +11,10 @@ use super::users::User;
 use crate::{
     cgroup::Layout,
     images::ImageConfig,
-    spec::{ContainerSpec, DeviceNode, Mount, PidMode, Propagation, RecursiveReadOnly},
+    spec::{ContainerSpec, DeviceNode, MASKED_PATHS, Mount, PidMode, Propagation, READ_ONLY_PATHS, RecursiveReadOnly},
 };
 
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-const MASKED: [&str; 11] = [
-    "/proc/acpi",
-    "/proc/asound",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/sys/firmware",
-    "/sys/devices/virtual/powercap",
-];
-
-const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 const CGROUP: &str = "/sys/fs/cgroup";
 
@@ -116,7 +100,7 @@ pub fn config(input: &ConfigInput<'_>) -> Result<Value, String> {
         PidNamespace::Host => {}
     }
     let (devices, rules) = devices(spec)?;
-    let mut read_only: Vec<&str> = if unmasked { Vec::new() } else { READ_ONLY.to_vec() };
+    let mut read_only: Vec<&str> = if unmasked { Vec::new() } else { READ_ONLY_PATHS.to_vec() };
     if has_own_cgroup(input) {
         // The hierarchies below are mounted read-only one by one; this is the directory that holds them.
         read_only.push(CGROUP);
@@ -142,7 +126,7 @@ pub fn config(input: &ConfigInput<'_>) -> Result<Value, String> {
             "resources": {"devices": rules},
             "devices": devices,
             "rootfsPropagation": if propagates { "shared" } else { "slave" },
-            "maskedPaths": if unmasked { &[][..] } else { &MASKED[..] },
+            "maskedPaths": if unmasked { &[][..] } else { MASKED_PATHS },
             "readonlyPaths": read_only,
         },
     });
@@ -485,7 +469,7 @@ mod tests {
     #[test]
     fn privileged_is_neither_masked_nor_kept_from_devices() {
         let mut spec = ContainerSpec::default();
-        assert!(made(&spec)["linux"]["maskedPaths"].as_array().unwrap().len() > 5);
+        assert_eq!(made(&spec)["linux"]["maskedPaths"], json!(MASKED_PATHS));
         assert_eq!(made(&spec)["linux"]["resources"]["devices"], json!([{"allow": false, "access": "rwm"}]));
         spec.security.privileged = true;
         let config = made(&spec);

@@ -8,27 +8,10 @@ use crate::{
     idmap::UserNamespace,
     port::Result,
     spec::{
-        AppArmor, ContainerSpec, DeviceNode, Mount, PidMode, Propagation, Protocol, RecursiveReadOnly, Resources,
-        SandboxSpec, Seccomp, Security, SelinuxOptions,
+        AppArmor, ContainerSpec, DeviceNode, MASKED_PATHS, Mount, PidMode, Propagation, Protocol, READ_ONLY_PATHS,
+        RecursiveReadOnly, Resources, SandboxSpec, Seccomp, Security, SelinuxOptions,
     },
 };
-
-/// What upstream hides of `/proc` and `/sys`; a CRI runtime hides what it is told to.
-const MASKED: &[&str] = &[
-    "/proc/asound",
-    "/proc/acpi",
-    "/proc/interrupts",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/sys/firmware",
-    "/sys/devices/virtual/powercap",
-];
-const READ_ONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// Where the pod's cgroup lies below each hierarchy.
 pub fn cgroup(instance: &str, spec: &SandboxSpec) -> String {
@@ -307,8 +290,8 @@ fn security(
         readonly_rootfs: security.read_only_root,
         supplemental_groups: security.supplemental_groups.clone(),
         no_new_privs: security.no_new_privileges,
-        masked_paths: paths(MASKED),
-        readonly_paths: paths(READ_ONLY),
+        masked_paths: paths(MASKED_PATHS),
+        readonly_paths: paths(READ_ONLY_PATHS),
         seccomp: Some(seccomp(&security.seccomp)),
         supplemental_groups_policy: i32::from(security.strict_groups),
         apparmor,
@@ -399,7 +382,7 @@ mod tests {
     #[test]
     fn kernel_files_are_hidden_unless_asked_otherwise() {
         let paths = |security| security_context(security, ImageUser::default()).masked_paths.len();
-        assert_eq!(paths(Security::default()), MASKED.len());
+        assert_eq!(paths(Security::default()), MASKED_PATHS.len());
         assert_eq!(paths(Security { unmasked_proc: true, ..Security::default() }), 0);
         assert_eq!(paths(Security { privileged: true, ..Security::default() }), 0);
     }

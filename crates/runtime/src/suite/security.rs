@@ -115,7 +115,7 @@ pub async fn system_calls_are_filtered_unless_unconfined(b: Arc<Bench>) {
 
 pub async fn kernel_files_are_masked_and_read_only(b: Arc<Bench>) {
     let pod = b.pod().await;
-    let script = "cat /proc/timer_list /proc/keys | wc -c; echo > /proc/sys/kernel/domainname || echo refused; \
+    let script = "cat /proc/timer_list /proc/keys /proc/interrupts | wc -c; echo > /proc/sys/kernel/domainname || echo refused; \
         grep -c ' /sys ro' /proc/self/mountinfo; grep -c ' /proc/keys ' /proc/self/mountinfo";
     let printed = pod.print(shell_ok(pod.shell("c", script))).await;
     let lines: Vec<_> = printed.lines().filter(|line| !line.contains(':')).collect();
