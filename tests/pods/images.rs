@@ -79,6 +79,8 @@ fn archives_of_every_kind_are_imported_and_the_settings_of_images_honoured() {
     assert!(list.contains("example.test/oci:1") && !list.contains("other:2"), "{list}");
     image(&["rm", "no-such-image:1"]).refused();
     image(&["tag", "no-such-image:1", "x:1"]).refused();
+    let refused = image(&["tag", "host", "x:1"]).refused();
+    assert!(refused.contains("the image host is this machine"), "{refused}");
     k.ok("delete pod --all");
     image(&["rm", "example.test/oci:1", short]).refused();
     image(&["rm", "example.test/docker:1", "example.test/rootfs:1"]).ok();

@@ -189,7 +189,7 @@ struct Follower {
 }
 
 impl Follower {
-    fn look(&mut self) -> Option<WatchEvent> {
+    fn poll_event(&mut self) -> Option<WatchEvent> {
         let model = self.store.0.model.lock();
         let news = model.changes_after(self.after).iter().filter(|change| change.key.starts_with(&self.prefix));
         let news: Vec<Change> = news.cloned().collect();
@@ -206,7 +206,7 @@ impl Watch for Follower {
     async fn next(&mut self) -> Result<WatchEvent, StoreError> {
         loop {
             self.newest.mark_unchanged();
-            if let Some(event) = self.look() {
+            if let Some(event) = self.poll_event() {
                 return Ok(event);
             }
             // The sender lives in `store`, so this waits for a commit and nothing else.

@@ -207,6 +207,9 @@ impl ImageStore {
         if name == HOST_IMAGE {
             return Err(invalid(format!("the name {HOST_IMAGE} is this machine's")));
         }
+        if reference == HOST_IMAGE {
+            return Err(invalid(format!("the image {HOST_IMAGE} is this machine; it has no other name")));
+        }
         let files = &self.inner.files;
         let failed = |e| RuntimeError::failed("write the image index", e);
         let _lock = files.lock().map_err(failed)?;

@@ -264,7 +264,7 @@ impl Shim {
     fn look_at_fence(&mut self) {
         let is_running = !self.launches.is_empty() || self.containers.values().any(Container::is_running);
         let Some(fence) = &mut self.fence else { return };
-        let step = fence.look(boot_time(), is_running);
+        let step = fence.evaluate(boot_time(), is_running);
         if step == FenceStep::Nothing {
             return;
         }

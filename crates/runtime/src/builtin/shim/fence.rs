@@ -56,7 +56,7 @@ impl Fence {
     }
 
     /// Looks at the file and the time. `is_running` tells whether any container runs or starts.
-    pub fn look(&mut self, now: Duration, is_running: bool) -> FenceStep {
+    pub fn evaluate(&mut self, now: Duration, is_running: bool) -> FenceStep {
         let (step, wake_at) = decide(self.limit(), &mut self.kill_at, now, is_running);
         let _ = self.timer.wait(); // it may not have fired
         let set = match wake_at {
@@ -153,12 +153,12 @@ mod tests {
         FenceLimit::Until(now + Duration::from_millis(50)).write(&file).unwrap();
         let mut fence = Fence::new(file.clone()).unwrap();
         assert!(fence.permits_start());
-        assert_eq!(fence.look(boot_time().min(now), true), FenceStep::Nothing);
+        assert_eq!(fence.evaluate(boot_time().min(now), true), FenceStep::Nothing);
         let mut fds = [nix::poll::PollFd::new(fence.as_fd(), nix::poll::PollFlags::POLLIN)];
         assert_eq!(nix::poll::poll(&mut fds, 10_000u16).unwrap(), 1);
         assert!(boot_time() >= now + Duration::from_millis(49), "the file counts in milliseconds, rounded down");
         assert!(!fence.permits_start());
-        assert_ne!(fence.look(boot_time(), true), FenceStep::Nothing);
+        assert_ne!(fence.evaluate(boot_time(), true), FenceStep::Nothing);
         std::fs::remove_file(file).unwrap();
         assert!(!fence.permits_start(), "what cannot be read permits nothing");
     }
