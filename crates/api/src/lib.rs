@@ -20,11 +20,10 @@
 //! * [`quota`]: what a ResourceQuota counts
 //! * [`references`]: which objects a pod refers to
 //! * [`node_loss`]: when a silent node counts as lost, and what may then be started elsewhere
-//! * [`node_object`]: kinds in which nodes report about themselves: [`offer`], [`service_table`]
 //! * [`config_template`]: the kind ConfigTemplate: configuration that is rendered and reaches pods in waves
 //! * [`machine_file`]: the kind MachineFile: a version of such configuration that a machine has as a file
-//! * [`own_object`]: kinds of our own with a status: [`machine`], [`release`] (and its checks: [`release_gate`]), [`cloud`],
-//!   [`config_template`], [`machine_file`]
+//! * [`own_object`]: kinds of our own: [`machine`], [`release`] (and its checks: [`release_gate`]), [`cloud`], [`config_template`],
+//!   [`machine_file`]; those in which nodes report about themselves: [`offer`], [`service_table`]
 //! * [`pod_range_routes`]: what a route controller, servers and agents agree on about routes to pod ranges
 //! * [`roles`]: parts of machines that are reserved, and which of them a pod may use
 //! * [`narrow`]: kinds of which only a few fields are read
@@ -57,7 +56,6 @@ pub mod narrow;
 pub mod needs;
 pub mod node;
 pub mod node_loss;
-pub mod node_object;
 pub mod offer;
 pub mod openapi;
 pub mod own_object;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::MicroTime};
 use serde::{Deserialize, Serialize};
 
-use crate::node_object::{NodeObject, NodeObjectSpec};
+use crate::own_object::{DefinitionDoc, NodeObject, OwnKind};
 
 /// More roles than anybody reserves for on one machine.
 pub const MOST_POOLS: usize = 64;
@@ -51,47 +51,46 @@ pub struct OfferPool {
     pub explicit_ports: Vec<String>,
 }
 
-impl NodeObjectSpec for OfferSpec {
+impl OwnKind for OfferSpec {
+    type Scope = k8s_openapi::ClusterResourceScope;
     const KIND: &'static str = "Offer";
     const LIST_KIND: &'static str = "OfferList";
     const PLURAL: &'static str = "offers";
-    const WORDS: [&'static str; 3] = [
-        "Offer is what a machine can take right now, in its own words. The agent of the machine publishes it under the \
-         name of the Node and writes it anew whenever it changes; heartbeats of the Node renew it meanwhile.",
-        "What is offered, and for how long.",
-        "OfferSpec says what is free on a machine.",
-    ];
-    const FIELDS: &'static [(&'static str, &'static str, &'static str)] = &[
-        (
-            "automaticPorts",
-            "array",
-            "Ranges of host ports that are free for pods that ask for any port, of all roles: 31000-31999.",
-        ),
-        ("explicitPorts", "array", "Ranges in which host ports that pods ask for by number may lie, taken or not."),
-        (
-            "free",
-            "object",
-            "What is free: cpu, memory, ephemeral-storage, pods and extended resources. It is what the machine has for \
-             pods less what the pods it holds ask for.",
-        ),
-        (
-            "pools",
-            "array",
-            "What each role has: its role, capacity, free, automaticPorts and explicitPorts. The rest of the machine is the \
-             role *. None if the machine reserves nothing.",
-        ),
-        ("renewTime", "string", "When the machine made the offer, by its own clock."),
-        (
-            "seen",
-            "string",
-            "The newest resourceVersion of the machine's pods that the offer takes into account. What was placed there \
-             later is to be subtracted from what is free.",
-        ),
-        (
-            "ttlSeconds",
-            "integer",
-            "How long the offer is good for, counted from when it or its last renewal is received. A machine without \
-             a good offer gets no new pods.",
-        ),
-    ];
+    const ABOUT: &'static str = "Offer is what a machine can take right now, in its own words. The agent of the \
+                                 machine publishes it under the name of the Node and writes it anew whenever it \
+                                 changes; heartbeats of the Node renew it meanwhile.";
+    const SPEC_ABOUT: &'static str = "What is offered, and for how long.";
+    const STATUS_ABOUT: &'static str = "";
+    const DEFINITIONS: &'static [DefinitionDoc] = &[DefinitionDoc {
+        name: "OfferSpec",
+        about: "OfferSpec says what is free on a machine.",
+        fields: &[
+            (
+                "automaticPorts",
+                "Ranges of host ports that are free for pods that ask for any port, of all roles: 31000-31999.",
+            ),
+            ("explicitPorts", "Ranges in which host ports that pods ask for by number may lie, taken or not."),
+            (
+                "free",
+                "What is free: cpu, memory, ephemeral-storage, pods and extended resources. It is what the machine has \
+                 for pods less what the pods it holds ask for.",
+            ),
+            (
+                "pools",
+                "What each role has: its role, capacity, free, automaticPorts and explicitPorts. The rest of the \
+                 machine is the role *. None if the machine reserves nothing.",
+            ),
+            ("renewTime", "When the machine made the offer, by its own clock."),
+            (
+                "seen",
+                "The newest resourceVersion of the machine's pods that the offer takes into account. What was placed \
+                 there later is to be subtracted from what is free.",
+            ),
+            (
+                "ttlSeconds",
+                "How long the offer is good for, counted from when it or its last renewal is received. A machine \
+                 without a good offer gets no new pods.",
+            ),
+        ],
+    }];
 }

@@ -1,5 +1,6 @@
-//! Kinds of our own with a spec and a status: [`machine`](crate::machine), [`release`](crate::release), [`cloud`](crate::cloud),
-//! [`config_template`](crate::config_template), [`machine_file`](crate::machine_file).
+//! Kinds of our own. With a spec and a status: [`machine`](crate::machine), [`release`](crate::release), [`cloud`](crate::cloud),
+//! [`config_template`](crate::config_template), [`machine_file`](crate::machine_file); with a spec alone, in which nodes report about
+//! themselves: [`offer`](crate::offer), [`service_table`](crate::service_table).
 
 use k8s_openapi::{ListableResource, Metadata, Resource, ResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,7 @@ pub trait OwnKind {
     /// What `kubectl explain` shows of the kind itself.
     const ABOUT: &'static str;
     const SPEC_ABOUT: &'static str = "What is wanted.";
+    /// Empty for kinds without a status.
     const STATUS_ABOUT: &'static str = "What was found. Written through the status subresource alone.";
     /// And of everything in it.
     const DEFINITIONS: &'static [DefinitionDoc];
@@ -41,6 +43,13 @@ pub struct OwnObject<S: OwnKind, T> {
     #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
     pub status: Option<T>,
 }
+
+/// The status of a kind that has none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NoStatus {}
+
+/// A kind in which nodes report about themselves, each object under the name of its Node. They live in the server's memory.
+pub type NodeObject<S> = OwnObject<S, NoStatus>;
 
 fn api_version() -> String {
     crate::wellknown::mainstay::API_VERSION.to_owned()
@@ -119,20 +128,16 @@ mod documentation {
             }
             let mut metadata = generator.subschema_for::<ObjectMeta>();
             metadata.insert("description".to_owned(), "Standard object's metadata.".into());
-            json_schema!({
-                "description": S::ABOUT,
-                "type": "object",
-                "properties": {
-                    "apiVersion": {
-                        "description": "The version of this representation of an object.",
-                        "type": "string",
-                    },
-                    "kind": {"description": "What the object is.", "type": "string"},
-                    "metadata": metadata,
-                    "spec": {"description": S::SPEC_ABOUT},
-                    "status": {"description": S::STATUS_ABOUT},
-                },
-            })
+            let mut properties = json!({
+                "apiVersion": {"description": "The version of this representation of an object.", "type": "string"},
+                "kind": {"description": "What the object is.", "type": "string"},
+                "metadata": metadata,
+                "spec": {"description": S::SPEC_ABOUT},
+            });
+            if !S::STATUS_ABOUT.is_empty() {
+                properties["status"] = json!({"description": S::STATUS_ABOUT});
+            }
+            json_schema!({"description": S::ABOUT, "type": "object", "properties": properties})
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::node_object::{NodeObject, NodeObjectSpec};
+use crate::own_object::{DefinitionDoc, NodeObject, OwnKind};
 
 pub type ServiceTable = NodeObject<ServiceTableSpec>;
 
@@ -19,23 +19,26 @@ pub struct ServiceTableSpec {
     pub nodes: String,
 }
 
-impl NodeObjectSpec for ServiceTableSpec {
+impl OwnKind for ServiceTableSpec {
+    type Scope = k8s_openapi::ClusterResourceScope;
     const KIND: &'static str = "ServiceTable";
     const LIST_KIND: &'static str = "ServiceTableList";
     const PLURAL: &'static str = "servicetables";
-    const WORDS: [&'static str; 3] = [
-        "ServiceTable is how far a machine has come in sending where Services now end. The agent of the machine writes \
-         it under the name of the Node. A pod is stopped once no machine sends to it.",
-        "What is in force on the machine.",
-        "ServiceTableSpec says which changes are in force on a machine.",
-    ];
-    const FIELDS: &'static [(&'static str, &'static str, &'static str)] = &[
-        (
-            "endpoints",
-            "string",
-            "The newest resourceVersion of a change of EndpointSlices that is in force: the machine sends to no pod \
-             that was taken out up to then.",
-        ),
-        ("nodes", "string", "The newest resourceVersion of a change of Nodes that the machine's routes follow."),
-    ];
+    const ABOUT: &'static str = "ServiceTable says which changes of EndpointSlices and Nodes the Service rules of a \
+                                 machine follow already. The agent of the machine writes it under the name of the \
+                                 Node. A pod is stopped once no machine sends to it.";
+    const SPEC_ABOUT: &'static str = "What is in force on the machine.";
+    const STATUS_ABOUT: &'static str = "";
+    const DEFINITIONS: &'static [DefinitionDoc] = &[DefinitionDoc {
+        name: "ServiceTableSpec",
+        about: "ServiceTableSpec says which changes are in force on a machine.",
+        fields: &[
+            (
+                "endpoints",
+                "The newest resourceVersion of a change of EndpointSlices that is in force: the machine sends to no \
+                 pod that was taken out up to then.",
+            ),
+            ("nodes", "The newest resourceVersion of a change of Nodes that the machine's routes follow."),
+        ],
+    }];
 }
