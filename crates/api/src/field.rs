@@ -67,7 +67,7 @@ impl Reason {
         }
     }
 
-    fn words(self) -> &'static str {
+    fn message_prefix(self) -> &'static str {
         match self {
             Self::Required => "Required value",
             Self::Invalid | Self::TypeInvalid => "Invalid value",
@@ -245,7 +245,7 @@ impl FieldError {
 
     /// The error without its path: `Invalid value: "x": must be …`.
     pub fn body(&self) -> String {
-        let mut text = self.reason.words().to_owned();
+        let mut text = self.reason.message_prefix().to_owned();
         if let Some(value) = &self.value {
             text.push_str(": ");
             text.push_str(&value.to_string());

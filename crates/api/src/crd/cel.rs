@@ -13,9 +13,9 @@ use mainstay_cel::{
 use serde_json::Value;
 
 use super::{
-    place::Place,
     structural::{Additional, ListType, Structural},
     validate::list_key,
+    walk_path::WalkPath,
 };
 use crate::field::{Errors, FieldError, Path, Reason};
 
@@ -97,7 +97,7 @@ pub fn has_rules(schema: &Structural) -> bool {
 /// Runs the rules of all nodes for an object; `old` is what it replaces, where there is something.
 pub fn evaluate(schema: &Structural, value: &Value, old: Option<&Value>, errors: &mut Errors) {
     let mut run = Run { budget: Budget::default(), is_over: false };
-    run.node(schema, value, old, &Place::Root, errors);
+    run.node(schema, value, old, &WalkPath::Root, errors);
 }
 
 struct Run {
@@ -107,7 +107,14 @@ struct Run {
 }
 
 impl Run {
-    fn node(&mut self, schema: &Structural, value: &Value, old: Option<&Value>, at: &Place<'_>, errors: &mut Errors) {
+    fn node(
+        &mut self,
+        schema: &Structural,
+        value: &Value,
+        old: Option<&Value>,
+        at: &WalkPath<'_>,
+        errors: &mut Errors,
+    ) {
         if self.is_over || value.is_null() {
             return;
         }
@@ -147,7 +154,7 @@ impl Run {
         rule: &'a Rule,
         value: &'a Value,
         old: Option<&'a Value>,
-        at: &Place<'_>,
+        at: &WalkPath<'_>,
         errors: &mut Errors,
     ) {
         // Definitions whose rules do not compile are refused.

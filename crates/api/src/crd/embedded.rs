@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{place::Place, structural::Structural};
+use super::{structural::Structural, walk_path::WalkPath};
 use crate::{
     field::{Errors, FieldError},
     schema::Schema,
@@ -20,7 +20,7 @@ pub fn conform_metadata(object: &mut Value) -> Result<Vec<String>, String> {
 }
 
 /// Conforms and judges all embedded resources below a value.
-pub fn complete(schema: &Structural, value: &mut Value, at: &Place<'_>, errors: &mut Errors) {
+pub fn complete(schema: &Structural, value: &mut Value, at: &WalkPath<'_>, errors: &mut Errors) {
     if schema.embedded_resource && value.is_object() {
         for name in ["apiVersion", "kind"] {
             if value.get(name).and_then(Value::as_str).is_none_or(str::is_empty) {

@@ -19,7 +19,6 @@ pub mod format;
 pub mod json_path;
 pub mod kind;
 pub mod pattern;
-mod place;
 pub mod prune;
 pub mod schema_rules;
 pub mod status;
@@ -29,6 +28,7 @@ mod structural_rules;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod validate;
+mod walk_path;
 
 pub use columns::CustomColumns;
 pub use kind::{CustomKind, definition_name};

@@ -3,8 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::{
-    place::Place,
     structural::{Additional, Structural},
+    walk_path::WalkPath,
 };
 use crate::decode::MAX_REPORTED;
 
@@ -14,14 +14,14 @@ pub(super) const TYPE_AND_METADATA: [&str; 3] = ["apiVersion", "kind", "metadata
 /// Drops unknown fields of a whole resource and returns the paths of the first of them.
 pub fn prune_resource(schema: &Structural, object: &mut Value) -> Vec<String> {
     let mut pruning = Pruning { dropped: Vec::new(), count: 0 };
-    pruning.object(schema, object, true, &Place::Root);
+    pruning.object(schema, object, true, &WalkPath::Root);
     pruning.dropped
 }
 
 /// Drops unknown fields of a value of this schema; returns whether there were any.
 pub fn prune_value(schema: &Structural, value: &mut Value) -> bool {
     let mut pruning = Pruning { dropped: Vec::new(), count: 0 };
-    pruning.value(Some(schema), value, &Place::Root);
+    pruning.value(Some(schema), value, &WalkPath::Root);
     pruning.count > 0
 }
 
@@ -31,12 +31,12 @@ struct Pruning {
 }
 
 impl Pruning {
-    fn object(&mut self, schema: &Structural, value: &mut Value, is_resource: bool, at: &Place<'_>) {
+    fn object(&mut self, schema: &Structural, value: &mut Value, is_resource: bool, at: &WalkPath<'_>) {
         let Some(fields) = value.as_object_mut() else { return };
         self.fields(schema, fields, is_resource, schema.preserve_unknown_fields, at);
     }
 
-    fn value(&mut self, schema: Option<&Structural>, value: &mut Value, at: &Place<'_>) {
+    fn value(&mut self, schema: Option<&Structural>, value: &mut Value, at: &WalkPath<'_>) {
         match (value, schema) {
             (Value::Object(fields), Some(schema)) => {
                 self.fields(schema, fields, schema.embedded_resource, schema.preserve_unknown_fields, at);
@@ -67,7 +67,7 @@ impl Pruning {
         fields: &mut Map<String, Value>,
         is_resource: bool,
         preserve: bool,
-        at: &Place<'_>,
+        at: &WalkPath<'_>,
     ) {
         let mut unknown = false;
         for (name, value) in fields.iter_mut() {
@@ -93,7 +93,7 @@ impl Pruning {
         }
     }
 
-    fn report(&mut self, at: &Place<'_>) {
+    fn report(&mut self, at: &WalkPath<'_>) {
         self.count += 1;
         if self.dropped.len() < MAX_REPORTED {
             self.dropped.push(at.path().to_string());

@@ -5,11 +5,11 @@ use serde_json::{Map, Value};
 
 use super::{
     cel::validate_rules,
-    place::Place,
     prune::{TYPE_AND_METADATA, prune_value},
     structural::{Structural, TooLarge},
     structural_rules,
     validate::validate,
+    walk_path::WalkPath,
 };
 use crate::field::{Errors, FieldError, Path};
 
@@ -321,7 +321,7 @@ fn validate_defaults(schema: &Structural, is_root: bool, path: &Path, errors: &m
             errors.push(FieldError::invalid(&at, (**default).clone(), "must not have unknown fields"));
         }
         let mut found = Errors::new();
-        validate(schema, default, None, &Place::Root, &mut found);
+        validate(schema, default, None, &WalkPath::Root, &mut found);
         errors.extend(found.into_iter().map(|error| below(&at, error)));
     }
     if let Some(items) = &schema.items {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{cel, default::apply_defaults, embedded, place::Place, structural::Structural, validate::validate};
+use super::{cel, default::apply_defaults, embedded, structural::Structural, validate::validate, walk_path::WalkPath};
 use crate::{
     descriptor::{FieldPath, Scale},
     field::{Errors, FieldError, Path},
@@ -25,12 +25,12 @@ impl CustomStrategy {
     fn complete(&self, object: &mut Value, errors: &mut Errors) {
         apply_defaults(&self.schema, object);
         if self.has_embedded {
-            embedded::complete(&self.schema, object, &Place::Root, errors);
+            embedded::complete(&self.schema, object, &WalkPath::Root, errors);
         }
     }
 
     fn judge(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
-        validate(&self.schema, object, old, &Place::Root, errors);
+        validate(&self.schema, object, old, &WalkPath::Root, errors);
         if let Some(scale) = &self.scale {
             replicas(&scale.spec_replicas, object, errors);
             replicas(&scale.status_replicas, object, errors);

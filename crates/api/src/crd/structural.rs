@@ -219,7 +219,7 @@ impl Structural {
     }
 
     /// The node that a path of field names leads to.
-    pub fn at<'s>(&'s self, path: &[&str]) -> Option<&'s Structural> {
+    pub fn descendant<'s>(&'s self, path: &[&str]) -> Option<&'s Structural> {
         path.iter().try_fold(self, |node, step| node.member(step))
     }
 }
@@ -303,9 +303,9 @@ mod tests {
             "labels": {"type": "object", "additionalProperties": {"type": "string"}},
         }}}});
         let parsed = Structural::parse(&schema, &mut MAX_NODES.clone()).unwrap();
-        assert_eq!(parsed.at(&["spec", "labels", "any"]).unwrap().json_type, JsonType::String);
-        assert_eq!(parsed.at(&["spec", "ports"]).unwrap().items.as_ref().unwrap().json_type, JsonType::Integer);
-        assert!(parsed.at(&["spec", "none"]).is_none());
+        assert_eq!(parsed.descendant(&["spec", "labels", "any"]).unwrap().json_type, JsonType::String);
+        assert_eq!(parsed.descendant(&["spec", "ports"]).unwrap().items.as_ref().unwrap().json_type, JsonType::Integer);
+        assert!(parsed.descendant(&["spec", "none"]).is_none());
     }
 
     #[test]

@@ -8,13 +8,13 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::{
-    place::Place,
     structural::{Additional, Bound, Checks, JsonType, ListType, Structural},
+    walk_path::WalkPath,
 };
 use crate::field::{Errors, FieldError, Path};
 
 /// Judges a value; `old` is what it replaces, where there is something.
-pub fn validate(schema: &Structural, value: &Value, old: Option<&Value>, at: &Place<'_>, errors: &mut Errors) {
+pub fn validate(schema: &Structural, value: &Value, old: Option<&Value>, at: &WalkPath<'_>, errors: &mut Errors) {
     // An unchanged value keeps its errors to itself.
     if old == Some(value) {
         return;
@@ -72,7 +72,7 @@ fn type_name(value: &Value) -> &'static str {
     }
 }
 
-fn validate_checks(checks: &Checks, value: &Value, old: Option<&Value>, at: &Place<'_>, errors: &mut Errors) {
+fn validate_checks(checks: &Checks, value: &Value, old: Option<&Value>, at: &WalkPath<'_>, errors: &mut Errors) {
     let mut refuse = |detail: &dyn Fn(&Path) -> String, shown: Value| {
         let path = at.path();
         let detail = detail(&path);
@@ -148,7 +148,7 @@ fn validate_checks(checks: &Checks, value: &Value, old: Option<&Value>, at: &Pla
 }
 
 /// `allOf`, `anyOf`, `oneOf` and `not`.
-fn validate_junctors(checks: &Checks, value: &Value, old: Option<&Value>, at: &Place<'_>, errors: &mut Errors) {
+fn validate_junctors(checks: &Checks, value: &Value, old: Option<&Value>, at: &WalkPath<'_>, errors: &mut Errors) {
     let judge = |schema: &Structural| {
         let mut found = Errors::new();
         validate(schema, value, old, at, &mut found);
@@ -204,7 +204,7 @@ fn validate_fields(
     schema: &Structural,
     fields: &Map<String, Value>,
     old: Option<&Value>,
-    at: &Place<'_>,
+    at: &WalkPath<'_>,
     errors: &mut Errors,
 ) {
     for (name, value) in fields {
@@ -223,7 +223,7 @@ fn validate_fields(
     }
 }
 
-fn validate_items(schema: &Structural, items: &[Value], old: Option<&Value>, at: &Place<'_>, errors: &mut Errors) {
+fn validate_items(schema: &Structural, items: &[Value], old: Option<&Value>, at: &WalkPath<'_>, errors: &mut Errors) {
     match schema.list_type {
         ListType::Atomic => {}
         ListType::Set => {
@@ -252,7 +252,7 @@ pub(super) fn list_key(schema: &Structural, item: &Value) -> Value {
     Value::Object(schema.list_map_keys.iter().filter_map(|name| key(name)).collect())
 }
 
-fn validate_map_list(schema: &Structural, items: &[Value], at: &Place<'_>, errors: &mut Errors) {
+fn validate_map_list(schema: &Structural, items: &[Value], at: &WalkPath<'_>, errors: &mut Errors) {
     let odd = items.iter().enumerate().find(|(_, item)| !item.is_object() && !item.is_null());
     if let Some((index, item)) = odd {
         let detail = "must be an object for an array of list-type map";

@@ -5,7 +5,7 @@ use crate::crd::testing::schema;
 
 fn found(schema: &Structural, value: Value, old: Option<Value>) -> Vec<String> {
     let mut errors = Errors::new();
-    validate(schema, &value, old.as_ref(), &Place::Root, &mut errors);
+    validate(schema, &value, old.as_ref(), &WalkPath::Root, &mut errors);
     errors.iter().map(FieldError::to_string).collect()
 }
 

@@ -2,19 +2,19 @@
 
 use crate::field::Path;
 
-pub enum Place<'a> {
+pub enum WalkPath<'a> {
     Root,
-    Field { parent: &'a Place<'a>, name: &'a str },
-    Index { parent: &'a Place<'a>, index: usize },
+    Field { parent: &'a WalkPath<'a>, name: &'a str },
+    Index { parent: &'a WalkPath<'a>, index: usize },
 }
 
-impl<'a> Place<'a> {
-    pub fn field(&'a self, name: &'a str) -> Place<'a> {
-        Place::Field { parent: self, name }
+impl<'a> WalkPath<'a> {
+    pub fn field(&'a self, name: &'a str) -> WalkPath<'a> {
+        WalkPath::Field { parent: self, name }
     }
 
-    pub fn index(&'a self, index: usize) -> Place<'a> {
-        Place::Index { parent: self, index }
+    pub fn index(&'a self, index: usize) -> WalkPath<'a> {
+        WalkPath::Index { parent: self, index }
     }
 
     /// `spec.rules[0].name`.
