@@ -18,10 +18,11 @@ use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
 };
+use mainstay_api::selector::Labels;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::controller_ref::Owner;
+use super::controller_ref::{self, ClaimedObjects, Owner};
 use crate::{
     names,
     runtime::{ApiError, Cache, ObjectKey, error},
@@ -64,6 +65,19 @@ pub enum Write {
         name: String,
         uid: String,
     },
+}
+
+/// The revisions of an owner, and where its template stands among them.
+pub fn observe_revisions(
+    wanted: &RevisionRequest<'_>,
+    selector: &Labels,
+    cache: &Cache<ControllerRevision>,
+) -> (ClaimedObjects<ControllerRevision>, TemplateRevision) {
+    let fits = |revision: &ControllerRevision| controller_ref::selects(selector, &revision.metadata);
+    let revisions = controller_ref::claim_objects(wanted.owner, cache, fits);
+    let taken = |name: &str| cache.get(&ObjectKey::new(&wanted.owner.key.namespace, name)).is_some();
+    let template_revision = find_revision(wanted, &revisions.held, taken);
+    (revisions, template_revision)
 }
 
 /// Finds or makes the revision of the template. `known` are the owner's revisions; `taken` says whose other
@@ -111,6 +125,16 @@ pub fn surplus(known: &[Arc<ControllerRevision>], used: &BTreeSet<String>, limit
         Write::Drop { name, uid }
     });
     dropped.collect()
+}
+
+/// What a pod is made from; in logs, its name.
+#[derive(Clone, PartialEq)]
+pub struct PodRevision(pub Arc<ControllerRevision>);
+
+impl std::fmt::Debug for PodRevision {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(name(&self.0))
+    }
 }
 
 pub fn name(revision: &ControllerRevision) -> &str {

@@ -175,9 +175,6 @@ impl Controller for DaemonSets {
         let claimed = controller_ref::claim_objects(&owner, &caches.pods, |pod| {
             controller_ref::selects(&selector, &pod.metadata)
         });
-        let revisions = controller_ref::claim_objects(&owner, &caches.revisions, |revision| {
-            controller_ref::selects(&selector, &revision.metadata)
-        });
         let status = set.status.clone().unwrap_or_default();
         let wanted = RevisionRequest {
             owner: &owner,
@@ -185,8 +182,8 @@ impl Controller for DaemonSets {
             template: &spec.template,
             collisions: status.collision_count.unwrap_or(0),
         };
-        let taken = |name: &str| caches.revisions.get(&ObjectKey::new(&key.namespace, name)).is_some();
-        let template_revision = controller_history::find_revision(&wanted, &revisions.held, taken);
+        let (revisions, template_revision) =
+            controller_history::observe_revisions(&wanted, &selector, &caches.revisions);
         let anything = PodSpec::default();
         let demands = Demands::from_spec(spec.template.spec.as_ref().unwrap_or(&anything));
         let judged = |node: &Arc<Node>| (node.metadata.name.clone().unwrap_or_default(), demands.judge(node));

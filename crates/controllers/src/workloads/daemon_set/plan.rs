@@ -22,7 +22,7 @@ use crate::{
     objects::pod::Pod,
     runtime::{self},
     workloads::{
-        controller_history::{self, HASH, TemplateRevision, Write},
+        controller_history::{self, HASH, PodRevision, TemplateRevision, Write},
         controller_ref::OwnershipChange,
     },
 };
@@ -86,18 +86,8 @@ pub enum Action {
     Revise(Write),
     ClaimRevision(OwnershipChange),
     ClaimPod(OwnershipChange),
-    Create { node: String, name: String, revision: Revision },
+    Create { node: String, name: String, revision: PodRevision },
     Delete { node: String, name: String, uid: String, version: Option<String>, why: Why },
-}
-
-/// What a pod is made from.
-#[derive(Clone, PartialEq)]
-pub struct Revision(pub Arc<ControllerRevision>);
-
-impl std::fmt::Debug for Revision {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(controller_history::name(&self.0))
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,11 +142,11 @@ impl<'w> Steps<'w> {
         self.actions.extend(old.into_iter().map(Action::Revise));
         let (most, surge) = self.allowances();
         for (node, verdict) in &world.nodes {
-            match (verdict, self.on(node).next().is_some()) {
+            match (verdict, self.pods_on(node).next().is_some()) {
                 (Verdict::Runs, false) => self.create(node),
                 (Verdict::Runs | Verdict::Stays, _) => self.tidy(node, surge > 0),
                 (Verdict::Leaves, _) => {
-                    self.on(node)
+                    self.pods_on(node)
                         .filter(|pod| !pod.is_being_deleted())
                         .for_each(|pod| self.delete(node, pod, Why::Misplaced));
                 }
@@ -175,7 +165,7 @@ impl<'w> Steps<'w> {
     }
 
     /// The pods on a node, but those that ended and are being deleted: nothing is left to do about them.
-    fn on(&self, node: &str) -> impl Iterator<Item = &'w Arc<Pod>> + use<'w> {
+    fn pods_on(&self, node: &str) -> impl Iterator<Item = &'w Arc<Pod>> + use<'w> {
         self.world.pods.get(node).into_iter().flatten().filter(|pod| !(pod.is_finished() && pod.is_being_deleted()))
     }
 
@@ -195,7 +185,7 @@ impl<'w> Steps<'w> {
 
     fn create(&mut self, node: &str) {
         let Some(name) = self.world.names.get(node) else { return };
-        let revision = Revision(self.world.template_revision.revision.clone());
+        let revision = PodRevision(self.world.template_revision.revision.clone());
         self.actions.push(Action::Create { node: node.to_owned(), name: name.clone(), revision });
     }
 
@@ -208,7 +198,7 @@ impl<'w> Steps<'w> {
 
     /// Removes what ended, and all but the first of what runs (with a surge: the first of each revision).
     fn tidy(&mut self, node: &str, surges: bool) {
-        for pod in self.on(node).filter(|pod| pod.is_finished() && !pod.is_being_deleted()) {
+        for pod in self.pods_on(node).filter(|pod| pod.is_finished() && !pod.is_being_deleted()) {
             if pod.status.phase == "Succeeded" {
                 self.delete(node, pod, Why::Succeeded);
                 continue;
@@ -226,7 +216,7 @@ impl<'w> Steps<'w> {
 
     /// Pods that are there to stay, first the one that is to be kept.
     fn live(&self, node: &str) -> Vec<&'w Arc<Pod>> {
-        let mut live: Vec<&Arc<Pod>> = self.on(node).filter(|pod| pod.is_active()).collect();
+        let mut live: Vec<&Arc<Pod>> = self.pods_on(node).filter(|pod| pod.is_active()).collect();
         live.sort_by_key(|pod| (pod.spec.node_name.is_empty(), pod.created(), pod.name()));
         live
     }
@@ -320,7 +310,7 @@ fn status(world: &World, now: Timestamp) -> DaemonSetStatus {
     let (mut desired, mut current, mut misplaced) = (0, 0, 0);
     let (mut ready, mut available, mut updated) = (0, 0, 0);
     for (node, verdict) in &world.nodes {
-        let mut pods: Vec<&Arc<Pod>> = steps.on(node).collect();
+        let mut pods: Vec<&Arc<Pod>> = steps.pods_on(node).collect();
         pods.sort_by_key(|pod| (!pod.is_active(), pod.created(), pod.name()));
         let first = pods.first();
         if *verdict != Verdict::Runs {

@@ -219,9 +219,6 @@ impl Controller for StatefulSets {
         let pods = controller_ref::claim_objects(&owner, &caches.pods, |pod| {
             controller_ref::selects(&selector, &pod.metadata) && want.ordinal(pod.name()).is_some()
         });
-        let revisions = controller_ref::claim_objects(&owner, &caches.revisions, |revision| {
-            controller_ref::selects(&selector, &revision.metadata)
-        });
         let status = set.status.clone().unwrap_or_default();
         let wanted = RevisionRequest {
             owner: &owner,
@@ -229,8 +226,8 @@ impl Controller for StatefulSets {
             template: &spec.template,
             collisions: status.collision_count.unwrap_or(0),
         };
-        let taken = |name: &str| caches.revisions.get(&ObjectKey::new(&key.namespace, name)).is_some();
-        let template_revision = controller_history::find_revision(&wanted, &revisions.held, taken);
+        let (revisions, template_revision) =
+            controller_history::observe_revisions(&wanted, &selector, &caches.revisions);
         let of_status =
             |revision: &&Arc<_>| status.current_revision.as_deref() == Some(controller_history::name(revision));
         let current = revisions.held.iter().find(of_status).unwrap_or(&template_revision.revision).clone();

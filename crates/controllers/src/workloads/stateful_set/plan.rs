@@ -33,7 +33,7 @@ use crate::{
     objects::pod::Pod,
     runtime::{self},
     workloads::{
-        controller_history::{self, HASH, TemplateRevision, Write},
+        controller_history::{self, HASH, PodRevision, TemplateRevision, Write},
         controller_ref::OwnershipChange,
     },
 };
@@ -74,7 +74,7 @@ pub enum Action {
     Create {
         ordinal: Ordinal,
         claims: Vec<String>,
-        revision: Revision,
+        revision: PodRevision,
     },
     /// Claims that a pod waits for.
     Supply {
@@ -92,16 +92,6 @@ pub enum Action {
         version: Option<String>,
         why: Why,
     },
-}
-
-/// What a pod is made from.
-#[derive(Clone, PartialEq)]
-pub struct Revision(pub Arc<ControllerRevision>);
-
-impl std::fmt::Debug for Revision {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(controller_history::name(&self.0))
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,7 +246,7 @@ impl Steps<'_> {
             self.world.claims.get(&name).is_some_and(|claim| claims::is_going(claim, &self.world.want.pod(ordinal)))
         });
         if !waits {
-            let (claims, revision) = (self.missing(ordinal), Revision(self.revision(ordinal).clone()));
+            let (claims, revision) = (self.missing(ordinal), PodRevision(self.revision(ordinal).clone()));
             self.actions.push(Action::Create { ordinal, claims, revision });
         }
     }
