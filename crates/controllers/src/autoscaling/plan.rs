@@ -162,7 +162,7 @@ pub fn plan(world: &World, now: Timestamp) -> runtime::Plan<Action, Report> {
     if decision.replicas != current {
         return draft.rescale(target, current, decision, rules.longest_period());
     }
-    draft.finish(Some((current, current)), some(decision.metrics))
+    draft.finish(Some((current, current)), non_empty(decision.metrics))
 }
 
 /// What the bounds alone decide.
@@ -229,7 +229,7 @@ impl Draft<'_> {
                         format!("invalid metrics ({invalid} invalid out of {all}), first error is: {context}");
                     self.warn("FailedComputeMetricsReplicas", message);
                 }
-                return Err(some(proposals.statuses));
+                return Err(non_empty(proposals.statuses));
             }
         };
         let message = format!("the HPA was able to successfully calculate a replica count from {}", largest.metric);
@@ -283,7 +283,7 @@ impl Draft<'_> {
         Decision { replicas: to, reason, metrics }: Decision,
         remembered_for: SignedDuration,
     ) -> runtime::Plan<Action, Report> {
-        let metrics = some(metrics);
+        let metrics = non_empty(metrics);
         let if_not_scaled = self.status(from, self.before.desired_replicas, metrics.clone());
         let message = format!("the HPA controller was able to update the target scale to {to}");
         self.conditions.set("AbleToScale", true, "SucceededRescale", message);
@@ -329,7 +329,7 @@ impl Draft<'_> {
     }
 }
 
-fn some(metrics: Vec<MetricStatus>) -> Option<Vec<MetricStatus>> {
+fn non_empty(metrics: Vec<MetricStatus>) -> Option<Vec<MetricStatus>> {
     (!metrics.is_empty()).then_some(metrics)
 }
 

@@ -42,7 +42,7 @@ use serde_json::json;
 use self::{
     eviction::{NoExecuteTaint, PodView},
     heartbeats::{BootTime, Heartbeats},
-    plan::{Action, ConditionChanges, NO_EXECUTE, PAUSED_CONDITION, Pause, World},
+    plan::{Action, ConditionChanges, EvictionPause, NO_EXECUTE, PAUSED_CONDITION, World},
     suspects::Suspect,
 };
 use crate::{
@@ -324,11 +324,11 @@ impl Controller for NodeLifecycle {
         let message = changes.conditions.iter().find(|condition| condition.type_ == PAUSED_CONDITION);
         let message = message.and_then(|condition| condition.message.clone()).unwrap_or_default();
         match changes.pause {
-            Some(Pause::Begins(_)) => {
+            Some(EvictionPause::Begins(_)) => {
                 tracing::warn!(node = name, message, "most nodes are silent; the node's pods are not evicted");
                 self.record_event(name, EventNote::warning("EvictionsPaused", message));
             }
-            Some(Pause::Ends) => self.record_event(name, EventNote::normal("EvictionsResumed", message)),
+            Some(EvictionPause::Ends) => self.record_event(name, EventNote::normal("EvictionsResumed", message)),
             None => {}
         }
         Ok(())

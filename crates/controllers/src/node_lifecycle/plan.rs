@@ -73,11 +73,11 @@ pub struct ConditionChanges {
     pub conditions: Vec<NodeCondition>,
     pub is_now_unknown: bool,
     /// Evictions are paused or resumed, if that is new.
-    pub pause: Option<Pause>,
+    pub pause: Option<EvictionPause>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pause {
+pub enum EvictionPause {
     Begins(MassOutage),
     Ends,
 }
@@ -172,8 +172,8 @@ fn changed_conditions(world: &World, version: String, now: Timestamp) -> Option<
     let is_now_unknown = conditions.iter().any(|condition| condition.type_ == "Ready");
     let is_paused = world.status(PAUSED_CONDITION) == "True";
     let pause = match world.heartbeat.mass_outage.filter(|_| world.is_silent()) {
-        Some(outage) if !is_paused => Some(Pause::Begins(outage)),
-        None if is_paused => Some(Pause::Ends),
+        Some(outage) if !is_paused => Some(EvictionPause::Begins(outage)),
+        None if is_paused => Some(EvictionPause::Ends),
         Some(_) | None => None,
     };
     conditions.extend(pause.map(|pause| paused(pause, now)));
@@ -245,16 +245,18 @@ fn unknown(kind: &str, before: Option<&NodeCondition>, now: Timestamp) -> NodeCo
     NodeCondition { last_heartbeat_time: before.and_then(|before| before.last_heartbeat_time.clone()), ..condition }
 }
 
-fn paused(pause: Pause, now: Timestamp) -> NodeCondition {
+fn paused(pause: EvictionPause, now: Timestamp) -> NodeCondition {
     match pause {
-        Pause::Begins(MassOutage { silent, of }) => {
+        EvictionPause::Begins(MassOutage { silent, of }) => {
             let message = format!(
                 "{silent} of {of} nodes fell silent together, which looks like a fault of the network: their pods are not \
-                 evicted until most of them are heard again"
+                 evicted until heartbeats of most of them arrive again"
             );
             condition(PAUSED_CONDITION, "True", "MostNodesSilent", &message, now)
         }
-        Pause::Ends => condition(PAUSED_CONDITION, "False", "MostNodesHeard", "most nodes are heard again", now),
+        EvictionPause::Ends => {
+            condition(PAUSED_CONDITION, "False", "MostNodesReporting", "heartbeats of most nodes arrive again", now)
+        }
     }
 }
 

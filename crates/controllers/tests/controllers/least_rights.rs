@@ -49,7 +49,7 @@ const SCENARIOS: &[fn()] = &[
     node_loss::pods_of_a_lost_node_are_replaced_and_unique_ones_only_when_it_has_stopped_them,
     namespaces::a_deleted_namespace_is_emptied_and_gone,
     namespaces::a_finalizer_blocks_a_namespace_which_says_so_until_it_is_removed,
-    namespaces::a_namespace_is_furnished_again_and_again,
+    namespaces::a_namespace_gets_its_defaults_again_when_they_are_deleted,
     quotas::what_was_there_counts_and_what_is_deleted_or_ends_is_given_back,
     replicas::pods_are_adopted_and_released_by_their_labels_and_others_are_left_alone,
     replicas::a_replication_controller_does_the_same,

@@ -108,7 +108,7 @@ async fn a_running_pod_gets_its_grace_before_its_namespace_goes() {
 }
 
 #[tokio::test]
-pub async fn a_namespace_is_furnished_again_and_again() {
+pub async fn a_namespace_gets_its_defaults_again_when_they_are_deleted() {
     let cluster = Cluster::start().await;
     let accounts: Api<ServiceAccount> = Api::namespaced(cluster.client.clone(), "default");
     let maps = cluster.maps("default");

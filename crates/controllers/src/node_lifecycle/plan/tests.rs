@@ -131,16 +131,16 @@ fn if_most_nodes_fell_silent_together_their_pods_stay_and_the_node_says_why() {
     let heartbeat = NodeHeartbeat { mass_outage: Some(outage), ..silent(9) };
     let begins = plan(&world("True", json!({}), heartbeat.clone()), at_second(109));
     assert_eq!(taints(&begins), Some(vec![pair(UNREACHABLE, NO_SCHEDULE)]));
-    assert_eq!(begins.status.unwrap().pause, Some(Pause::Begins(outage)));
+    assert_eq!(begins.status.unwrap().pause, Some(EvictionPause::Begins(outage)));
     assert_eq!(begins.requeue_at, Some(at_second(111)));
     let mut tainted = all_unknown(world("Unknown", lost_taints(), heartbeat));
     tainted.pods = vec![pod(false)];
     assert_eq!(plan(&tainted, at_second(200)).actions, [], "one that was lost before the others is not evicted either");
     let mut over = world("True", json!({}), silent(1));
-    let paused = paused(Pause::Begins(outage), at_second(100));
+    let paused = paused(EvictionPause::Begins(outage), at_second(100));
     Arc::make_mut(&mut over.node).status.as_mut().unwrap().conditions.as_mut().unwrap().push(paused);
     let ends = plan(&over, at_second(120)).status.unwrap();
-    assert_eq!((ends.pause, ends.conditions[0].status.as_str()), (Some(Pause::Ends), "False"));
+    assert_eq!((ends.pause, ends.conditions[0].status.as_str()), (Some(EvictionPause::Ends), "False"));
 }
 
 #[test]

@@ -114,7 +114,7 @@ impl Jobs {
         Api::namespaced(self.context.client.clone(), namespace)
     }
 
-    fn look(&self, job: &Job, want: Desired) -> World {
+    fn observe_pods(&self, job: &Job, want: Desired) -> World {
         let owner = Owner::new(&self.kind, &job.metadata);
         let selector = selector(job);
         let fits = |pod: &Pod| controller_ref::selects(&selector, &pod.metadata);
@@ -233,10 +233,10 @@ impl Controller for Jobs {
     async fn observe(&self, key: &ObjectKey) -> Result<Option<World>, ApiError> {
         let Some(job) = self.context.caches.jobs.get(key) else { return Ok(None) };
         let Some(want) = Desired::from_job(&job) else { return Ok(None) };
-        let mut world = self.look(&job, want.clone());
+        let mut world = self.observe_pods(&job, want.clone());
         if !uncounted(&world.status).is_subset(&world.pods.iter().map(|pod| pod.uid.as_str()).collect()) {
             self.refresh(&job).await?;
-            world = self.look(&job, want);
+            world = self.observe_pods(&job, want);
         }
         self.foreign(&key.namespace, &mut world);
         Ok(Some(world))

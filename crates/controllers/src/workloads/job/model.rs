@@ -206,7 +206,7 @@ impl Model {
         }
     }
 
-    fn look(&mut self, who: usize) -> World {
+    fn observe(&mut self, who: usize) -> World {
         // The Job itself, and what the record names, are never out of date for long.
         let knows = &mut self.controllers[who];
         let missing = |knows: &ControllerView| {
@@ -229,7 +229,7 @@ impl Model {
     }
 
     fn reconcile(&mut self, who: usize, mut writes: usize) {
-        let world = self.look(who);
+        let world = self.observe(who);
         let plan = plan(&world, self.now);
         for action in plan.actions {
             if writes == 0 {
@@ -366,7 +366,7 @@ impl Model {
             let mut quiet = true;
             for who in 0..self.controllers.len() {
                 self.restart(who);
-                let world = self.look(who);
+                let world = self.observe(who);
                 let planned = plan(&world, self.now);
                 quiet &= planned == Plan::default();
                 self.reconcile(who, usize::MAX);

@@ -15,7 +15,7 @@ use super::{
     backoff,
     finish::{self, End},
     policy::FailureAction,
-    tracking::{NewlyCountedPod, Tally, some, to_i32},
+    tracking::{NewlyCountedPod, Tally, non_zero, to_i32},
     view::{Desired, Life, View, World},
 };
 use crate::{names, runtime::Plan, workloads::controller_ref::OwnershipChange};
@@ -108,7 +108,7 @@ pub fn plan(world: &World, now: Timestamp) -> Plan<Action, Report> {
 
 fn count_living(world: &World, status: &mut JobStatus) {
     let count = |which: fn(&View) -> bool| to_i32(world.pods.iter().filter(|pod| which(pod)).count());
-    status.active = some(count(View::is_active));
+    status.active = non_zero(count(View::is_active));
     status.ready = Some(count(|pod| pod.is_active() && pod.ready));
     status.terminating = Some(count(View::is_terminating));
 }

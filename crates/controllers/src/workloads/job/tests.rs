@@ -15,7 +15,7 @@ use crate::runtime::Plan;
 
 const NOW: i64 = 1000;
 
-fn look(world: &World) -> Plan<Action, Report> {
+fn make_plan(world: &World) -> Plan<Action, Report> {
     plan(world, at_second(NOW))
 }
 
@@ -53,14 +53,14 @@ fn decided(type_: &str) -> Value {
 
 #[test]
 fn a_new_job_starts_its_clock_and_its_pods() {
-    let plan = look(&world(desired(), vec![]));
+    let plan = make_plan(&world(desired(), vec![]));
     assert_eq!(deeds(&plan), ["create", "create"]);
     let expected =
         json!({ "ready": 0, "terminating": 0, "startTime": "1970-01-01T00:16:40Z", "uncountedTerminatedPods": {} });
     assert_eq!(reported(&plan), expected);
     let names: Vec<&Action> = plan.actions.iter().collect();
     assert_ne!(names[0], names[1]);
-    assert_eq!(look(&world(desired(), vec![])).actions, plan.actions, "who looks again gives the same names");
+    assert_eq!(make_plan(&world(desired(), vec![])).actions, plan.actions, "who looks again gives the same names");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn no_more_pods_than_there_is_work() {
         for pod in pods.iter_mut().filter(|pod| pod.leaving) {
             pod.finished = at_second(NOW);
         }
-        let plan = look(&world(want, pods.clone()));
+        let plan = make_plan(&world(want, pods.clone()));
         assert_eq!(deeds(&plan), expected, "{pods:?}");
     }
 }
@@ -102,7 +102,7 @@ fn indexes_are_filled_from_the_lowest_and_once() {
         (vec![succeeded("a-0", 1), succeeded("a-1", 1), succeeded("a-2", 1), running("b-1")], &["give up b-1"]),
     ];
     for (pods, expected) in cases {
-        assert_eq!(deeds(&look(&world(indexed(), pods.clone()))), expected, "{pods:?}");
+        assert_eq!(deeds(&make_plan(&world(indexed(), pods.clone()))), expected, "{pods:?}");
     }
 }
 
@@ -110,7 +110,7 @@ fn indexes_are_filled_from_the_lowest_and_once() {
 fn long_names_keep_their_index() {
     let mut want = indexed();
     want.name = "n".repeat(60);
-    let plan = look(&world(want, vec![]));
+    let plan = make_plan(&world(want, vec![]));
     let Action::Create(slot) = &plan.actions[1] else { panic!() };
     assert!(slot.name.len() <= 63 && slot.name.contains("-1-"), "{}", slot.name);
 }
@@ -118,18 +118,18 @@ fn long_names_keep_their_index() {
 #[test]
 fn counting_goes_on_record_first_then_releases_then_adds_up() {
     let mut world = world(desired(), vec![succeeded("a", 1), failed("b", 1)]);
-    let first = look(&world);
+    let first = make_plan(&world);
     assert_eq!(deeds(&first), ["create", "create"], "nothing is released that is not on record");
     assert_eq!(reported(&first)["uncountedTerminatedPods"], json!({ "succeeded": ["a"], "failed": ["b"] }));
     assert_eq!(first.status.as_ref().unwrap().begun.len(), 2);
 
     world.status = first.status.unwrap().status;
-    let second = look(&world);
+    let second = make_plan(&world);
     assert_eq!(deeds(&second)[..2], ["release a", "release b"]);
     assert_eq!(second.status, None, "what is on record stays so until they are released");
 
     world.pods = vec![released(succeeded("a", 1))]; // and b is gone altogether
-    let third = look(&world);
+    let third = make_plan(&world);
     let totals = reported(&third);
     assert_eq!((&totals["succeeded"], &totals["failed"]), (&json!(1), &json!(1)));
     assert_eq!(totals["uncountedTerminatedPods"], json!({}));
@@ -138,17 +138,17 @@ fn counting_goes_on_record_first_then_releases_then_adds_up() {
     world.pods.extend([running("c"), running("d")]);
     world.status.active = Some(2);
     world.status.ready = Some(2);
-    assert_eq!(look(&world), Plan::default(), "and then it rests");
+    assert_eq!(make_plan(&world), Plan::default(), "and then it rests");
 }
 
 #[test]
 fn indexes_count_by_themselves() {
     let mut world = world(indexed(), vec![succeeded("a-0", 1), succeeded("a-1", 1), failed("a-2", 990)]);
-    let first = look(&world);
+    let first = make_plan(&world);
     assert_eq!(reported(&first)["completedIndexes"], "0,1");
     assert_eq!(reported(&first)["uncountedTerminatedPods"], json!({ "failed": ["a-2"] }));
     world.status = first.status.unwrap().status;
-    let second = look(&world);
+    let second = make_plan(&world);
     assert_eq!(deeds(&second)[..3], ["release a-0", "release a-1", "release a-2"]);
     assert_eq!(world.status.succeeded, Some(2));
 }
@@ -158,17 +158,17 @@ fn a_pod_put_down_as_failed_does_not_succeed_later() {
     let mut world = world(desired(), vec![leaving("a")]);
     world.status = status(json!({ "uncountedTerminatedPods": { "failed": ["a"] } }));
     world.pods[0].life = Life::Succeeded;
-    let plan = look(&world);
+    let plan = make_plan(&world);
     assert_eq!(deeds(&plan)[0], "release a");
     assert!(plan.status.is_some_and(|report| report.begun.is_empty()));
 }
 
 #[test]
 fn failures_are_made_good_after_a_pause() {
-    let plan = look(&world(desired(), vec![failed("a", NOW - 4)]));
+    let plan = make_plan(&world(desired(), vec![failed("a", NOW - 4)]));
     assert!(deeds(&plan).is_empty());
     assert_eq!(plan.requeue_at, Some(at_second(NOW + 6)));
-    assert_eq!(deeds(&look(&world(desired(), vec![failed("a", NOW - 10)]))), ["create", "create"]);
+    assert_eq!(deeds(&make_plan(&world(desired(), vec![failed("a", NOW - 10)]))), ["create", "create"]);
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn a_job_ends_for_the_reasons_people_know() {
     for (want, pods, expected) in cases {
         let mut world = world(want, pods);
         world.status.start_time = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at_second(0)));
-        let plan = look(&world);
+        let plan = make_plan(&world);
         let conditions = reported(&plan)["conditions"].take();
         let text = |field: &str| conditions[0][field].as_str().unwrap_or_default().to_owned();
         let found = match conditions.is_null() {
@@ -257,11 +257,11 @@ fn once_decided_pods_are_stopped_counted_and_then_it_is_over() {
     for (target, terminal, failures) in [("FailureTarget", "Failed", 2), ("SuccessCriteriaMet", "Complete", 0)] {
         let mut world = world(desired(), vec![running("a"), running("b")]);
         world.status = status(decided(target));
-        let plan = look(&world);
+        let plan = make_plan(&world);
         assert_eq!(deeds(&plan), ["stop a", "stop b"]);
         let mut reconciles = 0;
         while condition(&world.status, terminal).is_none() {
-            let plan = look(&world);
+            let plan = make_plan(&world);
             for deed in deeds(&plan) {
                 match deed.split_once(' ').unwrap() {
                     ("stop", name) => world.pods.iter_mut().find(|pod| pod.name == name).unwrap().leaving = true,
@@ -277,7 +277,7 @@ fn once_decided_pods_are_stopped_counted_and_then_it_is_over() {
         }
         assert_eq!(world.status.failed.unwrap_or_default(), failures, "{target}");
         assert_eq!(world.status.completion_time.is_some(), terminal == "Complete");
-        assert_eq!(look(&world), Plan::default());
+        assert_eq!(make_plan(&world), Plan::default());
     }
 }
 
@@ -285,7 +285,7 @@ fn once_decided_pods_are_stopped_counted_and_then_it_is_over() {
 fn it_is_not_over_while_pods_are_still_ending() {
     let mut world = world(desired(), vec![released(leaving("a"))]);
     world.status = status(decided("FailureTarget"));
-    let plan = look(&world);
+    let plan = make_plan(&world);
     assert_eq!(reported(&plan)["terminating"], 1);
     assert!(condition(&plan.status.unwrap().status, "Failed").is_none());
 }
@@ -293,7 +293,7 @@ fn it_is_not_over_while_pods_are_still_ending() {
 #[test]
 fn suspending_gives_up_pods_uncounted_and_resuming_starts_the_clock_again() {
     let mut world = world(Desired { suspended: true, ..desired() }, vec![running("a"), succeeded("b", 1)]);
-    let plan = look(&world);
+    let plan = make_plan(&world);
     assert_eq!(deeds(&plan), ["give up a"]);
     let report = reported(&plan);
     assert_eq!(
@@ -307,7 +307,7 @@ fn suspending_gives_up_pods_uncounted_and_resuming_starts_the_clock_again() {
     world.status = plan.status.unwrap().status;
     world.want.suspended = false;
     world.pods.clear();
-    let plan = look(&world);
+    let plan = make_plan(&world);
     assert_eq!(deeds(&plan), ["create", "create"]);
     let report = reported(&plan);
     assert_eq!(
@@ -323,7 +323,7 @@ fn an_index_remembers_its_failures_through_its_pods() {
     let want = Desired { backoff_limit: i32::MAX, backoff_limit_per_index: Some(1), parallelism: 4, ..indexed() };
     let mut pods = vec![failed("a-0", 1), running("a-1"), running("a-2"), running("a-3")];
     let mut world = world(want, pods.clone());
-    let first = look(&world);
+    let first = make_plan(&world);
     let Action::Create(slot) = &first.actions[0] else { panic!("{:?}", first.actions) };
     assert_eq!((slot.index, slot.failures), (Some(0), Some((1, 0))));
     assert_eq!(reported(&first)["failedIndexes"], "");
@@ -331,30 +331,30 @@ fn an_index_remembers_its_failures_through_its_pods() {
     assert!(uncounted.begun.is_empty(), "it is kept until its replacement is there");
 
     world.pods.push(View { index_failures: 1, ..running("b-0") });
-    let second = look(&world);
+    let second = make_plan(&world);
     assert_eq!(reported(&second)["uncountedTerminatedPods"], json!({ "failed": ["a-0"] }));
 
     pods[0] = View { index_failures: 1, ..failed("b-0", 1) };
     world.pods = pods.clone();
-    let third = look(&world);
+    let third = make_plan(&world);
     assert_eq!(reported(&third)["failedIndexes"], "0");
     assert!(deeds(&third).is_empty(), "an index that failed is not tried again");
 
     pods[0] = View { ruling: FailureAction::Ignore, index_failures: 1, ..failed("b-0", 1) };
     world.pods = pods.clone();
-    let ignored = look(&world);
+    let ignored = make_plan(&world);
     let Action::Create(slot) = &ignored.actions[0] else { panic!("{:?}", ignored.actions) };
     assert_eq!(slot.failures, Some((1, 1)));
 
     pods[0] = View { ruling: FailureAction::FailIndex, ..failed("a-0", 1) };
     world.pods = pods;
-    assert_eq!(reported(&look(&world))["failedIndexes"], "0");
+    assert_eq!(reported(&make_plan(&world))["failedIndexes"], "0");
 }
 
 #[test]
 fn ignored_failures_count_for_nothing() {
     let want = Desired { backoff_limit: 0, ..desired() };
-    let plan = look(&world(want, vec![View { ruling: FailureAction::Ignore, ..failed("a", 1) }]));
+    let plan = make_plan(&world(want, vec![View { ruling: FailureAction::Ignore, ..failed("a", 1) }]));
     assert_eq!(deeds(&plan), ["release a", "create", "create"]);
     assert_eq!(reported(&plan)["uncountedTerminatedPods"], json!({}));
 }
@@ -362,21 +362,24 @@ fn ignored_failures_count_for_nothing() {
 #[test]
 fn a_job_that_is_deleted_or_over_lets_its_pods_go() {
     let pods = vec![running("a"), released(running("b")), succeeded("c", 1)];
-    let deleted = look(&world(Desired { leaving: true, ..desired() }, pods.clone()));
+    let deleted = make_plan(&world(Desired { leaving: true, ..desired() }, pods.clone()));
     assert_eq!(deeds(&deleted), ["release a", "release c"]);
     assert_eq!(deleted.status, None);
     let mut over = world(desired(), pods);
     over.status = status(decided("Complete"));
-    assert_eq!(deeds(&look(&over)), ["release a", "release c"]);
+    assert_eq!(deeds(&make_plan(&over)), ["release a", "release c"]);
 }
 
 #[test]
 fn names_that_others_bear_are_passed_over() {
     let mut world = world(desired(), vec![]);
-    let Action::Create(first) = &look(&world).actions[0] else { panic!() };
+    let Action::Create(first) = &make_plan(&world).actions[0] else { panic!() };
     world.foreign.push(first.name.clone());
     assert!(
-        look(&world).actions.iter().all(|action| !matches!(action, Action::Create(slot) if slot.name == first.name))
+        make_plan(&world)
+            .actions
+            .iter()
+            .all(|action| !matches!(action, Action::Create(slot) if slot.name == first.name))
     );
-    assert_eq!(deeds(&look(&world)).len(), 2);
+    assert_eq!(deeds(&make_plan(&world)).len(), 2);
 }

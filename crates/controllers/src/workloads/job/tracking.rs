@@ -202,7 +202,7 @@ impl Tally {
         }
         if want.indexed {
             let completed = self.recorded_indexes.with(indexes);
-            status.succeeded = some(to_i32(completed.len()));
+            status.succeeded = non_zero(to_i32(completed.len()));
             status.completed_indexes = (!completed.is_empty()).then(|| completed.to_string());
             status.failed_indexes = self.failed_indexes.as_ref().map(Indexes::to_string);
         }
@@ -218,11 +218,11 @@ pub struct NewlyCountedPod {
 }
 
 fn add(total: &mut Option<i32>, more: usize) {
-    *total = some(total.unwrap_or_default().saturating_add(to_i32(more)));
+    *total = non_zero(total.unwrap_or_default().saturating_add(to_i32(more)));
 }
 
 /// Zero is not written.
-pub fn some(count: i32) -> Option<i32> {
+pub fn non_zero(count: i32) -> Option<i32> {
     (count != 0).then_some(count)
 }
 
