@@ -75,7 +75,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    pub fn to(object: &Value) -> Self {
+    pub fn from_object(object: &Value) -> Self {
         let text = |field| metadata::string_field(object, field).unwrap_or_default().to_owned();
         Self { name: text("name"), uid: text("uid") }
     }

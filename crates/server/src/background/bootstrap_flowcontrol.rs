@@ -17,14 +17,14 @@ const SCHEMAS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas";
 /// How many objects are looked at and written at a time.
 const AT_ONCE: usize = 16;
 
-struct Wanted {
+struct BootstrapObject {
     collection: &'static str,
     name: String,
     object: Value,
     is_mandatory: bool,
 }
 
-impl Wanted {
+impl BootstrapObject {
     /// The existing object as it should be, if that is different.
     fn revise(&self, existing: &Value) -> Option<Value> {
         let follows = existing["metadata"]["annotations"][AUTO_UPDATE] == "true";
@@ -42,7 +42,7 @@ impl Wanted {
 
 /// Looks at all of them, whatever becomes of one.
 pub async fn reconcile(client: &BootstrapClient<'_>) -> Result<(), BootstrapError> {
-    let mut results = stream::iter(wanted()).map(|wanted| ensure(client, wanted)).buffer_unordered(AT_ONCE);
+    let mut results = stream::iter(bootstrap_objects()).map(|wanted| ensure(client, wanted)).buffer_unordered(AT_ONCE);
     let mut first_error = Ok(());
     while let Some(result) = results.next().await {
         first_error = first_error.and(result);
@@ -50,14 +50,14 @@ pub async fn reconcile(client: &BootstrapClient<'_>) -> Result<(), BootstrapErro
     first_error
 }
 
-fn wanted() -> Vec<Wanted> {
+fn bootstrap_objects() -> Vec<BootstrapObject> {
     let object = |collection, is_mandatory, kind: &str, object: Option<Value>| {
         let mut object = object.unwrap_or_default();
         object["kind"] = json!(kind);
         object["apiVersion"] = json!("flowcontrol.apiserver.k8s.io/v1");
         object["metadata"]["annotations"] = json!({ (AUTO_UPDATE): "true" });
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        Wanted { collection, name, object, is_mandatory }
+        BootstrapObject { collection, name, object, is_mandatory }
     };
     let level = |is_mandatory| {
         move |level| object(LEVELS, is_mandatory, "PriorityLevelConfiguration", serde_json::to_value(level).ok())
@@ -73,7 +73,7 @@ fn wanted() -> Vec<Wanted> {
         .collect()
 }
 
-async fn ensure(client: &BootstrapClient<'_>, wanted: Wanted) -> Result<(), BootstrapError> {
+async fn ensure(client: &BootstrapClient<'_>, wanted: BootstrapObject) -> Result<(), BootstrapError> {
     let path = format!("{}/{}", wanted.collection, wanted.name);
     let (code, existing) = client.call(Method::GET, &path, None).await;
     let (code, status) = match code {
@@ -95,8 +95,8 @@ async fn ensure(client: &BootstrapClient<'_>, wanted: Wanted) -> Result<(), Boot
 mod tests {
     use super::*;
 
-    fn find(name: &str) -> Wanted {
-        wanted().into_iter().find(|wanted| wanted.name == name).unwrap()
+    fn find(name: &str) -> BootstrapObject {
+        bootstrap_objects().into_iter().find(|wanted| wanted.name == name).unwrap()
     }
 
     #[test]

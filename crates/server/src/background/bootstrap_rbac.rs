@@ -24,12 +24,12 @@ const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 const AT_ONCE: usize = 16;
 
 /// One wanted object and where it belongs.
-struct Wanted {
+struct BootstrapObject {
     collection: String,
     object: Value,
 }
 
-impl Wanted {
+impl BootstrapObject {
     fn name(&self) -> &str {
         self.object["metadata"]["name"].as_str().unwrap_or_default()
     }
@@ -44,7 +44,7 @@ pub async fn reconcile(client: &BootstrapClient<'_>) -> Result<(), BootstrapErro
     Ok(())
 }
 
-async fn ensure(client: &BootstrapClient<'_>, wanted: Wanted) -> Result<(), BootstrapError> {
+async fn ensure(client: &BootstrapClient<'_>, wanted: BootstrapObject) -> Result<(), BootstrapError> {
     let path = format!("{}/{}", wanted.collection, wanted.name());
     let (code, mut existing) = client.call(Method::GET, &path, None).await;
     let (code, status) = match code {
@@ -117,14 +117,14 @@ fn aggregate_label(role: &str) -> String {
     format!("{GROUP}/aggregate-to-{role}")
 }
 
-fn cluster_roles() -> Vec<Wanted> {
+fn cluster_roles() -> Vec<BootstrapObject> {
     let collection = || format!("{ROOT}/clusterroles");
     let plain = CLUSTER_ROLES.iter().map(|role| {
         let mut object = json!({ "metadata": metadata(role.name), "rules": rules(role.rules) });
         for target in role.aggregate_to {
             object["metadata"]["labels"][aggregate_label(target)] = json!("true");
         }
-        Wanted { collection: collection(), object }
+        BootstrapObject { collection: collection(), object }
     });
     let aggregated = AGGREGATED_ROLES.iter().map(|role| {
         let selector = json!({ "matchLabels": { aggregate_label(role.selects): "true" } });
@@ -133,13 +133,13 @@ fn cluster_roles() -> Vec<Wanted> {
         for target in role.labelled_itself {
             object["metadata"]["labels"][aggregate_label(target)] = json!("true");
         }
-        Wanted { collection: collection(), object }
+        BootstrapObject { collection: collection(), object }
     });
     plain.chain(aggregated).collect()
 }
 
-fn bindings() -> Vec<Wanted> {
-    let wanted = CLUSTER_ROLE_BINDINGS.iter().map(|binding| Wanted {
+fn bindings() -> Vec<BootstrapObject> {
+    let wanted = CLUSTER_ROLE_BINDINGS.iter().map(|binding| BootstrapObject {
         collection: format!("{ROOT}/clusterrolebindings"),
         object: cluster_binding(binding.name, binding.role, binding.subjects),
     });
@@ -147,7 +147,7 @@ fn bindings() -> Vec<Wanted> {
 }
 
 /// A role and a binding of the same name for each of our own parts.
-fn own_parts() -> impl Iterator<Item = Wanted> {
+fn own_parts() -> impl Iterator<Item = BootstrapObject> {
     let parts = PARTS.iter().map(|(role, subject)| (role.name.to_owned(), role.rules, *subject));
     let controllers = CONTROLLERS.iter().map(|controller| {
         let subject = SubjectSpec::SystemAccount(controller.account);
@@ -156,8 +156,8 @@ fn own_parts() -> impl Iterator<Item = Wanted> {
     parts.chain(controllers).flat_map(|(name, role_rules, subject)| {
         let role = json!({ "metadata": metadata(&name), "rules": rules(role_rules) });
         [
-            Wanted { collection: format!("{ROOT}/clusterroles"), object: role },
-            Wanted {
+            BootstrapObject { collection: format!("{ROOT}/clusterroles"), object: role },
+            BootstrapObject {
                 collection: format!("{ROOT}/clusterrolebindings"),
                 object: cluster_binding(&name, &name, &[subject]),
             },
@@ -173,15 +173,15 @@ fn cluster_binding(name: &str, role: &str, to: &[SubjectSpec]) -> Value {
     })
 }
 
-fn namespaced() -> Vec<Wanted> {
+fn namespaced() -> Vec<BootstrapObject> {
     let pairs = NAMESPACED_ROLES.iter().flat_map(|role| {
         let collection = |plural: &str| format!("{ROOT}/namespaces/{}/{plural}", role.namespace);
         [
-            Wanted {
+            BootstrapObject {
                 collection: collection("roles"),
                 object: json!({ "metadata": metadata(role.name), "rules": rules(role.rules) }),
             },
-            Wanted {
+            BootstrapObject {
                 collection: collection("rolebindings"),
                 object: json!({
                     "metadata": metadata(role.name),

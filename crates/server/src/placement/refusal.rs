@@ -43,7 +43,7 @@ pub enum RefusalError {
 
 impl Refusal {
     /// As the pod's condition and event say it.
-    pub fn words(&self, node: &str) -> String {
+    pub fn message_for(&self, node: &str) -> String {
         match (self.reason.as_str(), self.message.as_str()) {
             ("", "") => format!("node {node} refused"),
             ("", why) | (why, "") => format!("node {node} refused: {why}"),
@@ -82,7 +82,7 @@ pub fn without_node(old: &Value, refusal: &Refusal, node: Option<&str>, now: &st
     }
     pod["metadata"]["annotations"][REFUSED_BY] = json!(node);
     let condition = json!({
-        "type": "PodScheduled", "status": "False", "reason": "Refused", "message": refusal.words(node),
+        "type": "PodScheduled", "status": "False", "reason": "Refused", "message": refusal.message_for(node),
         "lastProbeTime": null, "lastTransitionTime": now,
     });
     set_condition(&mut pod["status"], condition);

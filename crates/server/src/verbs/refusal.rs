@@ -44,7 +44,7 @@ pub async fn refuse(call: &Call<'_>) -> ApiResult<Response> {
             uid: &refusal.uid,
             kind: "Warning",
             reason: "Refused",
-            message: &refusal.words(&node),
+            message: &refusal.message_for(&node),
             component: "kubelet",
         };
         let op = event::put_event(events, &refused, Timestamp::now(), &now);

@@ -100,7 +100,7 @@ fn refusal(seconds: i64) -> Option<FieldError> {
 /// What the token is to end with.
 async fn bind(call: &Call<'_>, account: &Value, wanted: &Value) -> ApiResult<BoundClaims> {
     let namespace = call.target.namespace.clone().unwrap_or_default();
-    let serviceaccount = Reference::to(account);
+    let serviceaccount = Reference::from_object(account);
     let mut bound = BoundClaims { namespace, node: None, pod: None, secret: None, serviceaccount, warnafter: None };
     if !wanted.is_object() {
         return Ok(bound);
@@ -127,7 +127,7 @@ async fn bind(call: &Call<'_>, account: &Value, wanted: &Value) -> ApiResult<Bou
         );
         return Err(ApiError::conflict(d, name, &why));
     }
-    let reference = Some(Reference::to(&object));
+    let reference = Some(Reference::from_object(&object));
     match kind {
         "Pod" => {
             let own = object["spec"]["serviceAccountName"].as_str().unwrap_or_default();
@@ -150,7 +150,7 @@ async fn node_of(call: &Call<'_>, pod: &Value) -> ApiResult<Option<Reference>> {
     let Some(name) = pod["spec"]["nodeName"].as_str().filter(|name| !name.is_empty()) else { return Ok(None) };
     let node = call.api.core_object("nodes", None, name).await?;
     let unknown = || Reference { name: name.to_owned(), uid: String::new() };
-    Ok(Some(node.map_or_else(unknown, |node| Reference::to(&node))))
+    Ok(Some(node.map_or_else(unknown, |node| Reference::from_object(&node))))
 }
 
 #[cfg(test)]
