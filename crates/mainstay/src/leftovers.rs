@@ -19,7 +19,7 @@ pub fn run(options: &DownOptions) -> Result<(), Exit> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
     runtime.block_on(async {
-        let found = select(look().await?, options.instance.as_ref());
+        let found = select(observe_instances().await?, options.instance.as_ref());
         if let (Some(instance), Some(traces)) = (&options.instance, found.values().next()) {
             refuse_if_in_use(instance, traces)?;
         }
@@ -56,7 +56,7 @@ pub fn run(options: &DownOptions) -> Result<(), Exit> {
     })
 }
 
-async fn look() -> Result<BTreeMap<Instance, Traces>, Exit> {
+async fn observe_instances() -> Result<BTreeMap<Instance, Traces>, Exit> {
     observe().await.map_err(|error| Exit::Failed(anyhow!(error)))
 }
 
@@ -82,7 +82,7 @@ async fn remove_all(left_over: &[&Instance], grace: Duration) -> Result<(), Exit
     for error in &failures {
         eprintln!("mainstay: {}", error_chain(error));
     }
-    let mut after = look().await?;
+    let mut after = observe_instances().await?;
     after.retain(|instance, traces| left_over.contains(&instance) && Verdict::from_traces(traces) == Verdict::LeftOver);
     if after.is_empty() && failures.is_empty() {
         println!("Removed. Nothing of them is left on this machine.");
@@ -94,7 +94,7 @@ async fn remove_all(left_over: &[&Instance], grace: Duration) -> Result<(), Exit
 
 /// Removes what an instance left, unless somebody began to look after it meanwhile. Returns what failed.
 async fn remove_one(instance: &Instance, grace: Duration) -> Result<Vec<LeftoversError>, Exit> {
-    let now = look().await?.remove(instance).unwrap_or_default();
+    let now = observe_instances().await?.remove(instance).unwrap_or_default();
     match Verdict::from_traces(&now) {
         Verdict::LeftOver => Ok(remove(instance, &plan(&now), grace).await),
         Verdict::Running { .. } | Verdict::Stopped { .. } | Verdict::Clean => Ok(Vec::new()),

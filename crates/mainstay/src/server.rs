@@ -127,9 +127,7 @@ impl Server {
             pki::share(&*encryption.store(), &data_dir.join("pki")).await.map_err(|e| Exit::Refused(anyhow!(e)))?;
         }
         let pki = Arc::new(Pki::open(&data_dir.join("pki"), &names).map_err(|e| Exit::Refused(anyhow!(e)))?);
-        let listener = Listener::bind(listen, &pki)
-            .await
-            .map_err(|e| Exit::Refused(anyhow!(e).context(format!("--listen {listen}"))))?;
+        let listener = Listener::bind(listen, &pki).await.map_err(|e| Exit::Refused(anyhow!(e).context("--listen")))?;
         let bound = listener.address().context("ask for the address listened on")?;
         let pod_listener = match pods_at {
             Some(address) => {

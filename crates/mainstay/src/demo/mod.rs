@@ -196,7 +196,7 @@ impl Demo {
             killed.elapsed().as_secs_f64() * 1e3,
             restarted.as_secs_f64() * 1e3
         );
-        println!("  why: {}", why(&pod).unwrap_or_else(|| "not reported".to_owned()));
+        println!("  why: {}", describe_last_exit(&pod).unwrap_or_else(|| "not reported".to_owned()));
         // Events are written a moment after what they tell of.
         let event = until(&format!("the restart of {name} has no event"), async || {
             Ok(self.events_of(&pod).await.into_iter().find(|event| event.starts_with("HealRestart")))
@@ -322,7 +322,7 @@ fn is_running(pod: &Pod) -> bool {
 }
 
 /// How the container before this one ended.
-fn why(pod: &Pod) -> Option<String> {
+fn describe_last_exit(pod: &Pod) -> Option<String> {
     let ended = container(pod)?.last_state.as_ref()?.terminated.as_ref()?;
     let reason = ended.reason.as_deref().unwrap_or("ended");
     let signal = match ended.exit_code {
@@ -366,7 +366,7 @@ mod tests {
         }]});
         let pod = pod(status);
         assert!(restarts(&pod) == 1 && is_running(&pod));
-        let why = why(&pod).unwrap();
+        let why = describe_last_exit(&pod).unwrap();
         assert!(why.contains("exit code 137") && why.contains("Error") && why.contains("restart 1"), "{why}");
     }
 

@@ -160,14 +160,14 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Words {
+    struct PublishCommand {
         #[command(flatten)]
         options: PublishOptions,
     }
 
     fn definition(words: &[&str]) -> Value {
         let words = ["publish"].iter().chain(words);
-        Words::try_parse_from(words).unwrap().options.definition().ok().unwrap()
+        PublishCommand::try_parse_from(words).unwrap().options.definition().ok().unwrap()
     }
 
     #[test]
@@ -178,9 +178,9 @@ mod tests {
             "check": {"ttl": "30s"},
         });
         assert_eq!(definition(&flags), expected);
-        assert!(Words::try_parse_from(["publish"]).is_err(), "it needs a name");
-        assert!(Words::try_parse_from(["publish", "a", "--ttl", "3s", "--tcp", "x:1"]).is_err(), "one check");
-        assert!(Words::try_parse_from(["publish", "a", "--interval", "3s"]).is_err(), "of no check");
+        assert!(PublishCommand::try_parse_from(["publish"]).is_err(), "it needs a name");
+        assert!(PublishCommand::try_parse_from(["publish", "a", "--ttl", "3s", "--tcp", "x:1"]).is_err(), "one check");
+        assert!(PublishCommand::try_parse_from(["publish", "a", "--interval", "3s"]).is_err(), "of no check");
     }
 
     #[test]
