@@ -15,17 +15,18 @@ use kube::{
     config::Kubeconfig,
 };
 use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-use crate::{Options, image::IMAGE, process, seen::Seen};
+use crate::{Options, image::IMAGE, pod_watch::PodWatch, process};
 
 pub struct Cluster {
     binary: PathBuf,
     dir: TempDir,
     child: Child,
     pub pods: Api<Pod>,
-    pub seen: Seen,
+    pub watch: PodWatch,
     /// From exec to the container of the first pod seen running.
     pub first_pod_after: Duration,
 }
@@ -60,8 +61,8 @@ impl Cluster {
             }
         };
         let pods: Api<Pod> = Api::default_namespaced(client.clone());
-        let seen = Seen::follow(pods.clone());
-        let mut cluster = Self { binary, dir, child, pods, seen, first_pod_after: Duration::ZERO };
+        let watch = PodWatch::follow(pods.clone());
+        let mut cluster = Self { binary, dir, child, pods, watch, first_pod_after: Duration::ZERO };
         let first = cluster.first_pod(started).await;
         if let Err(error) = first {
             let nodes = Api::<Node>::all(client).list(&ListParams::default()).await;
@@ -101,22 +102,28 @@ impl Cluster {
                 Err(error) => return Err(error),
             }
         }
-        self.first_pod_after = self.seen.running("first", 0).await? - started;
+        self.first_pod_after = self.watch.running("first", 0).await? - started;
         self.delete("first").await
     }
 
     /// Creates a pod and answers when it was asked for. It ends when told to, and its name is in its arguments.
     pub async fn create(&self, name: &str) -> anyhow::Result<Instant> {
         let script = format!(": {}; trap 'exit 0' TERM; sleep 1000000 & wait", token(name));
-        let pod: Pod = serde_json::from_value(serde_json::json!({
-            "metadata": { "name": name },
-            "spec": { "containers": [{
-                "name": "main",
-                "image": IMAGE,
-                "imagePullPolicy": "Never",
-                "command": ["/bin/sh", "-c", script],
-            }]},
-        }))?;
+        self.create_container(name, json!({ "command": ["/bin/sh", "-c", script] })).await
+    }
+
+    /// The same with a server that needs some time to listen, and a readiness probe that sets nothing but the port.
+    pub async fn create_probed(&self, name: &str) -> anyhow::Result<Instant> {
+        let script = "trap 'exit 0' TERM; sleep 0.3; /bin/busybox httpd -f -p 8080 & wait";
+        let probe = json!({ "tcpSocket": { "port": 8080 } });
+        self.create_container(name, json!({ "command": ["/bin/sh", "-c", script], "readinessProbe": probe })).await
+    }
+
+    async fn create_container(&self, name: &str, mut container: Value) -> anyhow::Result<Instant> {
+        (container["name"], container["image"], container["imagePullPolicy"]) =
+            (json!("main"), json!(IMAGE), json!("Never"));
+        let spec = json!({ "containers": [container] });
+        let pod: Pod = serde_json::from_value(json!({ "metadata": { "name": name }, "spec": spec }))?;
         let asked = Instant::now();
         self.pods.create(&PostParams::default(), &pod).await.with_context(|| format!("create {name}"))?;
         Ok(asked)
@@ -124,7 +131,7 @@ impl Cluster {
 
     pub async fn delete(&self, name: &str) -> anyhow::Result<()> {
         self.pods.delete(name, &DeleteParams::default()).await.with_context(|| format!("delete {name}"))?;
-        self.seen.none().await
+        self.watch.all_gone().await
     }
 
     pub fn pid(&self) -> anyhow::Result<u32> {
@@ -145,7 +152,7 @@ impl Cluster {
 
     /// Leaves nothing behind.
     pub async fn end(mut self) -> anyhow::Result<()> {
-        self.seen.stop();
+        self.watch.stop();
         process::send(self.pid()?, Signal::SIGTERM)?;
         let ended = tokio::time::timeout(Duration::from_secs(60), self.child.wait()).await;
         if ended.is_err() {

@@ -8,9 +8,9 @@ mod cluster;
 mod containerd;
 mod image;
 mod measure;
+mod pod_watch;
 mod process;
 mod report;
-mod seen;
 
 use std::path::PathBuf;
 
@@ -40,6 +40,9 @@ pub struct Options {
     /// Processes killed one after the other
     #[arg(long, default_value_t = 20)]
     crashes: usize,
+    /// Pods with a default readiness probe, made one after the other
+    #[arg(long, default_value_t = 10)]
+    probed: usize,
     /// Seconds of idleness
     #[arg(long, default_value_t = 10.0)]
     idle: f64,
@@ -62,7 +65,7 @@ async fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::default();
 
     let mut cluster = Cluster::start(options, "builtin", &archive).await?;
-    let ours = measure::all(&mut cluster, options).await;
+    let ours = measure::measure_all(&mut cluster, options).await;
     cluster.end().await?;
     report.add("built-in", ours?);
     print!("{report}");
@@ -70,7 +73,7 @@ async fn run(options: &Options) -> anyhow::Result<Report> {
     if !options.alone {
         let containerd = Containerd::start(&tools, &archive).await?;
         let mut cluster = Cluster::start(options, &containerd.runtime(), &archive).await?;
-        let theirs = measure::all(&mut cluster, options).await;
+        let theirs = measure::measure_all(&mut cluster, options).await;
         cluster.end().await?;
         containerd.end().await?;
         report.add("containerd", theirs?);

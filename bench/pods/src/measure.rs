@@ -13,7 +13,7 @@ use crate::{
     report::Figure,
 };
 
-pub async fn all(cluster: &mut Cluster, options: &Options) -> anyhow::Result<Vec<Figure>> {
+pub async fn measure_all(cluster: &mut Cluster, options: &Options) -> anyhow::Result<Vec<Figure>> {
     let mut figures = vec![Figure::new("up to the first pod running", millis(cluster.first_pod_after), "ms", 2000.0)];
     let times = one_by_one(cluster, options.rounds).await.context("pods one by one")?;
     figures.push(Figure::new("pod created to running, p50", percentile(&times, 50.0), "ms", 50.0));
@@ -21,6 +21,9 @@ pub async fn all(cluster: &mut Cluster, options: &Options) -> anyhow::Result<Vec
     let times = crashes(cluster, options.crashes).await.context("crashes")?;
     figures.push(Figure::new("crashed to running again, p50", percentile(&times, 50.0), "ms", 50.0));
     figures.push(Figure::new("crashed to running again, worst", percentile(&times, 100.0), "ms", f64::NAN));
+    let times = probed(cluster, options.probed).await.context("pods with a probe")?;
+    let name = "pod with a default readiness probe created to ready, p50; it listens after 300 ms";
+    figures.push(Figure::new(name, percentile(&times, 50.0), "ms", 1000.0));
     let took = at_once(cluster, options.pods).await.context("pods at once")?;
     let limit = 4000.0 * options.pods as f64 / 100.0;
     figures.push(Figure::new(&format!("{} pods at once, all running", options.pods), millis(took), "ms", limit));
@@ -29,7 +32,7 @@ pub async fn all(cluster: &mut Cluster, options: &Options) -> anyhow::Result<Vec
         cluster.pods.delete(&format!("many-{number}"), &Default::default()).await?;
     }
     let asked = Instant::now();
-    cluster.seen.none().await?;
+    cluster.watch.all_gone().await?;
     figures.push(Figure::new("the same pods gone again", millis(asked.elapsed()), "ms", f64::NAN));
     Ok(figures)
 }
@@ -39,7 +42,18 @@ async fn one_by_one(cluster: &Cluster, rounds: usize) -> anyhow::Result<Vec<f64>
     for round in 0..rounds {
         let name = format!("one-{round}");
         let asked = cluster.create(&name).await?;
-        times.push(millis(cluster.seen.running(&name, 0).await? - asked));
+        times.push(millis(cluster.watch.running(&name, 0).await? - asked));
+        cluster.delete(&name).await?;
+    }
+    Ok(times)
+}
+
+async fn probed(cluster: &Cluster, rounds: usize) -> anyhow::Result<Vec<f64>> {
+    let mut times = Vec::new();
+    for round in 0..rounds {
+        let name = format!("probed-{round}");
+        let asked = cluster.create_probed(&name).await?;
+        times.push(millis(cluster.watch.ready(&name).await? - asked));
         cluster.delete(&name).await?;
     }
     Ok(times)
@@ -51,11 +65,11 @@ async fn crashes(cluster: &Cluster, rounds: usize) -> anyhow::Result<Vec<f64>> {
     for round in 0..rounds {
         let name = format!("crash-{round}");
         cluster.create(&name).await?;
-        cluster.seen.running(&name, 0).await?;
+        cluster.watch.running(&name, 0).await?;
         let pid = process::shell_of(&token(&name)).with_context(|| format!("find the process of {name}"))?;
         let killed = Instant::now();
         process::send(pid, Signal::SIGKILL)?;
-        times.push(millis(cluster.seen.running(&name, 1).await? - killed));
+        times.push(millis(cluster.watch.running(&name, 1).await? - killed));
         cluster.delete(&name).await?;
     }
     Ok(times)
@@ -67,7 +81,7 @@ async fn at_once(cluster: &Cluster, pods: usize) -> anyhow::Result<Duration> {
     futures::stream::iter(&names).map(|name| cluster.create(name)).buffer_unordered(16).try_collect::<Vec<_>>().await?;
     let mut last = started;
     for name in &names {
-        last = last.max(cluster.seen.running(name, 0).await?);
+        last = last.max(cluster.watch.running(name, 0).await?);
     }
     Ok(last - started)
 }

@@ -23,7 +23,7 @@ use tokio::{sync::watch, task::JoinHandle};
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Follows all pods of a namespace.
-pub struct Seen {
+pub struct PodWatch {
     state: Arc<Mutex<State>>,
     changed: watch::Receiver<()>,
     task: JoinHandle<()>,
@@ -33,10 +33,12 @@ pub struct Seen {
 struct State {
     /// By pod and count of restarts: when its container was first seen running.
     running: HashMap<(String, i32), Instant>,
+    /// By pod: when its condition Ready was first True.
+    ready: HashMap<String, Instant>,
     there: HashMap<String, String>,
 }
 
-impl Seen {
+impl PodWatch {
     pub fn follow(pods: Api<Pod>) -> Self {
         let state = Arc::new(Mutex::new(State::default()));
         let (changes, changed) = watch::channel(());
@@ -61,11 +63,20 @@ impl Seen {
     /// When this pod's container was first seen running after so many restarts.
     pub async fn running(&self, pod: &str, restarts: i32) -> anyhow::Result<Instant> {
         let key = (pod.to_owned(), restarts);
+        self.wait(pod, "run", |state| state.running.get(&key).copied()).await
+    }
+
+    /// When this pod was first ready.
+    pub async fn ready(&self, pod: &str) -> anyhow::Result<Instant> {
+        self.wait(pod, "become ready", |state| state.ready.get(pod).copied()).await
+    }
+
+    async fn wait(&self, pod: &str, what: &str, find: impl Fn(&State) -> Option<Instant>) -> anyhow::Result<Instant> {
         let mut changed = self.changed.clone();
         let found = async {
             loop {
-                if let Some(when) = self.state.lock().running.get(&key) {
-                    return *when;
+                if let Some(when) = find(&self.state.lock()) {
+                    return when;
                 }
                 let _ = changed.changed().await;
             }
@@ -73,8 +84,8 @@ impl Seen {
         match tokio::time::timeout(PATIENCE, found).await {
             Ok(when) => Ok(when),
             Err(_) => {
-                let last = self.state.lock().there.get(pod).cloned().unwrap_or_else(|| "not seen".to_owned());
-                bail!("{pod} does not run: {last}")
+                let last = self.state.lock().there.get(pod).cloned().unwrap_or_else(|| "not observed".to_owned());
+                bail!("{pod} does not {what}: {last}")
             }
         }
     }
@@ -84,7 +95,7 @@ impl Seen {
     }
 
     /// Waits until no pod is left.
-    pub async fn none(&self) -> anyhow::Result<()> {
+    pub async fn all_gone(&self) -> anyhow::Result<()> {
         let mut changed = self.changed.clone();
         let found = async {
             while !self.state.lock().there.is_empty() {
@@ -98,7 +109,7 @@ impl Seen {
     }
 }
 
-impl Drop for Seen {
+impl Drop for PodWatch {
     fn drop(&mut self) {
         self.stop();
     }
@@ -113,6 +124,10 @@ impl State {
             if container.state.as_ref().is_some_and(|state| state.running.is_some()) {
                 self.running.entry((name.clone(), container.restart_count)).or_insert_with(Instant::now);
             }
+        }
+        let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+        if conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True") {
+            self.ready.entry(name.clone()).or_insert_with(Instant::now);
         }
         self.there.insert(name, serde_json::to_string(&status).unwrap_or_default());
     }
