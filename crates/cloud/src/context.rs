@@ -22,7 +22,7 @@ use crate::{
     metrics::CloudMetrics,
     observatory::NodeObservatory,
     openstack::{CallRecorder, CloudsFile, ConfigError, Session, session::Deadlines},
-    volumes::attachments::pod_claims::PodClaims,
+    volumes::{attachments::pod_claims::PodClaims, snapshots::SnapshotCaches},
 };
 
 /// The kinds that controllers of the cloud look at, each listed and watched once.
@@ -168,12 +168,15 @@ impl Default for Pace {
 pub struct CloudContext {
     pub client: Client,
     pub caches: CloudCaches,
+    pub snapshots: SnapshotCaches,
     pub events: EventRecorder,
     pub metrics: ControllerMetrics,
     pub clock: Clock,
     pub clouds: Arc<Clouds>,
     pub ledger: Arc<Ledger>,
     pub network: ClusterNetwork,
+    /// The stock StorageClass of Cinder is the cluster's default one.
+    pub has_default_storage: bool,
     pub pace: Pace,
     pub klusters: Arc<KlusterSettings>,
     pub kluster_metrics: KlusterMetrics,
@@ -203,12 +206,14 @@ impl CloudContext {
         Ok(Arc::new(Self {
             client,
             caches,
+            snapshots: SnapshotCaches::default(),
             events,
             metrics,
             clock,
             clouds,
             ledger,
             network,
+            has_default_storage: false,
             pace,
             klusters,
             kluster_metrics,
@@ -221,6 +226,11 @@ impl CloudContext {
     /// The same, counting what its controllers do in these metrics.
     pub fn with_metrics(&self, cloud_metrics: CloudMetrics) -> Arc<Self> {
         Arc::new(Self { cloud_metrics, ..self.clone() })
+    }
+
+    /// The same, with claims that name no class in Cinder, or not.
+    pub fn with_default_storage(&self, has_default_storage: bool) -> Arc<Self> {
+        Arc::new(Self { has_default_storage, ..self.clone() })
     }
 
     /// The same, with these parts of the controllers of Klusters.

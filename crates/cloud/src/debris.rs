@@ -1,24 +1,26 @@
 //! Debris: what exists in the cloud with a tag of this cluster and belongs to nothing here.
 //!
 //! The cloud is listed before the ledger. Since an entry is written before its resource is created and removed after that is gone, a tag that the later list of
-//! entries does not have belongs to nothing. Resources of other clusters, and everything without a tag, are never listed and never touched.
+//! entries does not have belongs to nothing, unless a PersistentVolume or a VolumeSnapshotContent names it, as one that somebody retained and took up anew. Resources of other clusters, and everything without a tag, are never listed and never touched.
 //!
 //! What costs money comes first: servers, load balancers, volumes, floating IPs, snapshots.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::{
     Api, Client,
-    api::{ApiResource, DynamicObject, GroupVersionKind},
+    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams},
 };
 use mainstay_api::cloud::cloud_resource::{CloudResource, ResourceOwner, ResourceType};
-use mainstay_controllers::runtime::ApiError;
+use mainstay_controllers::runtime::{ApiError, error};
 use serde::Serialize;
 
 use crate::{
     ledger::{ClusterId, LedgerEntry, TAG_KEY},
     openstack::{CloudError, Service, Session, compute::ServerFilter, network::PortFilter},
+    volumes::{snapshots::kinds::VolumeSnapshotContent, volume_handle},
 };
 
 /// Something in the cloud that carries a tag of this cluster.
@@ -85,13 +87,17 @@ fn cost_rank(resource: ResourceType) -> u8 {
     }
 }
 
-/// Picks what belongs to nothing. `is_owner_there` knows the owners of all entries, by uid. The dearest and oldest first.
+/// Picks what belongs to nothing. `is_owner_there` knows the owners of all entries, by uid; `named` are ids that objects of the cluster name. The dearest and oldest first.
 pub fn pick_debris(
     found: Vec<TaggedResource>,
     entries: &[LedgerEntry],
     is_owner_there: &BTreeMap<String, bool>,
+    named: &BTreeSet<String>,
 ) -> Vec<DebrisItem> {
     let judge = |found: TaggedResource| {
+        if named.contains(&found.id) {
+            return None;
+        }
         let bears_cost = bears_cost(found.resource);
         let entry = entries.iter().find(|entry| entry.tag == found.tag && entry.resource == found.resource);
         let item = |reason, owner| Some(DebrisItem { found: found.clone(), reason, bears_cost, owner });
@@ -172,7 +178,25 @@ pub async fn find_debris(
             is_owner_there.insert(entry.owner.uid.clone(), owner_exists(client, entry).await?);
         }
     }
-    Ok(pick_debris(found, &entries, &is_owner_there))
+    Ok(pick_debris(found, &entries, &is_owner_there, &list_named(client).await?))
+}
+
+/// The ids of volumes and snapshots that PersistentVolumes and VolumeSnapshotContents name, whoever made them.
+async fn list_named(client: &Client) -> Result<BTreeSet<String>, ApiError> {
+    let everything = ListParams::default();
+    let volumes = Api::<PersistentVolume>::all(client.clone()).list(&everything).await;
+    let volumes = volumes.map_err(ApiError::when("list PersistentVolumes"))?;
+    let mut named: BTreeSet<String> =
+        volumes.iter().filter_map(|volume| volume_handle(volume).map(str::to_owned)).collect();
+    match Api::<VolumeSnapshotContent>::all(client.clone()).list(&everything).await {
+        Ok(contents) => named.extend(contents.items.into_iter().flat_map(|content| {
+            [content.spec.source.snapshot_handle, content.status.snapshot_handle].into_iter().flatten()
+        })),
+        // The kind is not served.
+        Err(failure) if error::has_code(&failure, 404) => {}
+        Err(failure) => return Err(ApiError::new("list VolumeSnapshotContents", failure)),
+    }
+    Ok(named)
 }
 
 async fn list_entries(client: &Client) -> Result<Vec<LedgerEntry>, ApiError> {
@@ -266,9 +290,10 @@ mod tests {
             ("5", "left"),
             ("6", "odd"),
             ("7", "none"),
+            ("8", "taken up"),
         ];
         let volumes = volumes.map(|(id, tag)| found(Volume, id, tag, "2026-01-01T00:00:00Z"));
-        let debris = pick_debris(volumes.to_vec(), &entries, &there);
+        let debris = pick_debris(volumes.to_vec(), &entries, &there, &BTreeSet::from(["8".to_owned()]));
         let reasons: Vec<_> = debris.iter().map(|item| (item.found.id.as_str(), item.reason)).collect();
         use DebrisReason::*;
         assert_eq!(reasons, [("4", Duplicate), ("5", OwnerGone), ("7", NotInLedger)]);
@@ -283,7 +308,7 @@ mod tests {
             found(ResourceType::Volume, "old", "t", "2026-01-01T00:00:00Z"),
             found(ResourceType::Server, "s", "t", "2026-03-01T00:00:00Z"),
         ];
-        let debris = pick_debris(all, &[], &BTreeMap::new());
+        let debris = pick_debris(all, &[], &BTreeMap::new(), &BTreeSet::new());
         let order: Vec<_> = debris.iter().map(|item| (item.found.id.as_str(), item.bears_cost)).collect();
         assert_eq!(order, [("s", true), ("old", true), ("young", true), ("unknown", true), ("g", false)]);
     }

@@ -36,6 +36,8 @@ const CONTROLLERS: &[(&str, MakeController)] = &[
     ("volumes", volumes::attachments::requests::controller),
     ("volumes", volumes::claims::controller),
     ("volumes", volumes::lifecycle::controller),
+    ("volumes", volumes::snapshots::contents::controller),
+    ("volumes", volumes::snapshots::requests::controller),
 ];
 
 /// The names of all controllers.
@@ -72,6 +74,8 @@ impl ControllerSelection {
 pub struct Settings {
     pub clouds: Clouds,
     pub network: ClusterNetwork,
+    /// Claims that name no class are in Cinder.
+    pub has_default_storage: bool,
     /// How Klusters are run here.
     pub klusters: KlusterSettings,
     pub kluster_metrics: KlusterMetrics,
@@ -92,6 +96,7 @@ pub async fn run(
     let Settings {
         clouds,
         network,
+        has_default_storage,
         klusters,
         kluster_metrics,
         kluster_parts,
@@ -102,8 +107,8 @@ pub async fn run(
     } = settings;
     let (events, writer) = EventRecorder::new();
     let context = CloudContext::new(client.clone(), clouds, network, pace, events, metrics, clock).await?;
-    let context =
-        context.with_metrics(cloud_metrics).with_klusters(klusters, kluster_metrics).with_kluster_parts(kluster_parts);
+    let context = context.with_default_storage(has_default_storage).with_metrics(cloud_metrics);
+    let context = context.with_klusters(klusters, kluster_metrics).with_kluster_parts(kluster_parts);
     let selected = CONTROLLERS.iter().filter(|(name, _)| selection.selects(name));
     let controllers: Vec<Runnable> = selected.map(|(_, make)| make(&context)).collect();
     let tasks = TaskTracker::new();

@@ -28,6 +28,7 @@ pub struct CloudManager {
     file: CloudsFile,
     cloud: String,
     network: ClusterNetwork,
+    has_default_storage: bool,
     controllers: ControllerSelection,
     calls: Arc<CallMetrics>,
     klusters: KlusterSettings,
@@ -60,6 +61,7 @@ impl CloudManager {
             file,
             cloud,
             network,
+            has_default_storage: options.cloud_default_storage,
             controllers,
             calls,
             klusters,
@@ -101,6 +103,7 @@ impl CloudManager {
                 Ok(clouds) => manager::Settings {
                     clouds,
                     network: self.network.clone(),
+                    has_default_storage: self.has_default_storage,
                     klusters: self.klusters.clone(),
                     kluster_metrics: self.kluster_metrics.clone(),
                     kluster_parts: self.kluster_parts.clone(),

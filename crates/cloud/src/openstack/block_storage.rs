@@ -44,6 +44,9 @@ pub struct Volume {
     /// The volume that it is a clone of.
     #[serde(rename = "source_volid", deserialize_with = "null_as_default")]
     pub source_volume: String,
+    /// The snapshot that it was made of.
+    #[serde(deserialize_with = "null_as_default")]
+    pub snapshot_id: String,
     #[serde(deserialize_with = "time_in_utc")]
     pub created_at: Option<Timestamp>,
 }
@@ -200,6 +203,24 @@ impl BlockStorage {
 
     pub async fn delete_snapshot(&self, id: &str) -> Result<bool, CloudError> {
         self.0.call_delete(Request::delete(SERVICE, "delete snapshot", format!("/snapshots/{id}"))).await
+    }
+
+    /// The names of zones that take volumes.
+    pub async fn list_availability_zones(&self) -> Result<Vec<String>, CloudError> {
+        #[derive(Deserialize)]
+        struct Zone {
+            #[serde(rename = "zoneName")]
+            name: String,
+            #[serde(rename = "zoneState")]
+            state: ZoneState,
+        }
+        #[derive(Deserialize)]
+        struct ZoneState {
+            available: bool,
+        }
+        let request = Request::get(SERVICE, "list availability zones", "/os-availability-zone");
+        let zones: Vec<Zone> = self.0.list(request, "availabilityZoneInfo").await?;
+        Ok(zones.into_iter().filter(|zone| zone.state.available).map(|zone| zone.name).collect())
     }
 
     pub async fn show_quota(&self, project: &str) -> Result<StorageQuota, CloudError> {

@@ -1,7 +1,7 @@
 //! The controller of claims of Cinder classes: provisions and grows their volumes.
 
 pub mod plan;
-mod source;
+pub mod source;
 
 use std::sync::Arc;
 
@@ -22,9 +22,10 @@ use mainstay_events::EventNote;
 use serde_json::json;
 
 use self::plan::{
-    Action, Backing, CinderView, ClaimView, ClassView, PersistentVolumeView, ResizePending, SourceView, World,
+    Action, Backing, CinderView, ClaimView, ClassView, CopySource, PersistentVolumeView, ResizePending, SourceView,
+    World,
 };
-use super::{COMPONENT, DRIVER, FINALIZER, PROVISIONED_BY, size_in_gib, volume_handle};
+use super::{COMPONENT, DRIVER, FINALIZER, PROVISIONED_BY, size_in_gib, stock_classes, volume_handle};
 use crate::{
     context::CloudContext,
     ledger::{Intent, LedgerEntry, LedgerError, drivers::VolumeDriver},
@@ -61,7 +62,8 @@ pub fn controller(context: &Arc<CloudContext>) -> Runnable {
             of_class.iter().for_each(|claim| queue.add(ObjectKey::from_meta(&claim.metadata)));
         }
     });
-    context.runnable(Arc::new(CinderClaims { context: context.clone() }), queue, Limits::default())
+    let runnable = context.runnable(Arc::new(CinderClaims { context: context.clone() }), queue, Limits::default());
+    runnable.alongside(stock_classes::ensure_storage_classes(context.clone()))
 }
 
 fn class_name(claim: &PersistentVolumeClaim) -> Option<&str> {
@@ -178,12 +180,17 @@ impl CinderClaims {
         claim: &PersistentVolumeClaim,
         class: &ClassView,
         size: u64,
-        source: Option<String>,
+        source: Option<CopySource>,
     ) -> Result<(), ApiError> {
         let session = self.session()?;
         let uid = claim.metadata.uid.clone().unwrap_or_default();
         let name = persistent_volume_name(&uid);
         let parameter = |name: &str| class.parameters.get(name).filter(|value| !value.is_empty()).cloned();
+        let (source_volume, snapshot_id) = match source {
+            Some(CopySource::Volume(id)) => (Some(id), None),
+            Some(CopySource::Snapshot(id)) => (None, Some(id)),
+            None => (None, None),
+        };
         let volume = NewVolume {
             name: name.clone(),
             size,
@@ -191,8 +198,8 @@ impl CinderClaims {
             description: Some(format!("Claim {}/{}", key.namespace, key.name)),
             volume_type: parameter("type"),
             availability_zone: parameter("availability"),
-            source_volume: source,
-            ..NewVolume::default()
+            source_volume,
+            snapshot_id,
         };
         let intent = Intent {
             cloud: self.context.clouds.own_name().to_owned(),

@@ -2,11 +2,15 @@
 //!
 //! * [`claims`]: the volume of a claim, through the ledger, and its growth; [`plan`](claims::plan) decides
 //! * [`attachments`]: attaches volumes to the servers of nodes whose pods use them; the agents there mount them
+//! * [`snapshots`]: VolumeSnapshots of them
+//! * [`stock_classes`]: the StorageClasses and the VolumeSnapshotClass that there are from the start
 //! * [`lifecycle`]: the end of a PersistentVolume: it stays until Cinder really has no such volume
 
 pub mod attachments;
 pub mod claims;
 pub mod lifecycle;
+pub mod snapshots;
+mod stock_classes;
 
 pub use mainstay_api::cinder::{DRIVER, volume_handle};
 

@@ -154,6 +154,7 @@ impl Manager {
         let settings = manager::Settings {
             clouds,
             network: ClusterNetwork::default(),
+            has_default_storage: false,
             klusters,
             kluster_metrics: KlusterMetrics::default(),
             kluster_parts: KlusterParts::default(),

@@ -14,5 +14,6 @@ mod load_balancers;
 mod resource_list;
 mod route_kills;
 mod routes;
+mod snapshots;
 mod teardown;
 mod volumes;

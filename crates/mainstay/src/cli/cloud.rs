@@ -34,6 +34,10 @@ pub struct CloudOptions {
     #[arg(long, env = "MAINSTAY_CLOUD_FLOATING_NETWORK", value_name = "ID", requires = "cloud_config")]
     pub cloud_floating_network: Option<String>,
 
+    /// Make StorageClass cinder-default the default one, for claims that name none
+    #[arg(long, env = "MAINSTAY_CLOUD_DEFAULT_STORAGE", requires = "cloud_config")]
+    pub cloud_default_storage: bool,
+
     #[command(flatten)]
     pub klusters: KlusterOptions,
 

@@ -57,13 +57,22 @@ pub enum Backing {
     Present(CinderView),
 }
 
+/// What Cinder makes a volume from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CopySource {
+    /// The id of another claim's volume.
+    Volume(String),
+    /// The id of a snapshot.
+    Snapshot(String),
+}
+
 /// What the volume begins with: a claim's `dataSource`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum SourceView {
     #[default]
     Empty,
-    /// The Cinder volume of another claim, which is cloned.
-    Volume { id: String, size_gib: u64 },
+    /// What is copied, and its size.
+    Copy { of: CopySource, size_gib: u64 },
     /// There is none that could be cloned, or not yet.
     NotReady { why: String },
 }
@@ -88,8 +97,7 @@ pub struct World {
 pub enum Action {
     EnsureVolume {
         size_gib: u64,
-        /// The id of the volume that it is a clone of.
-        source: Option<String>,
+        source: Option<CopySource>,
     },
     /// Of a volume in error, or lost, to have another.
     RemoveVolume {
@@ -157,15 +165,15 @@ fn plan_provisioning(
             SourceView::NotReady { why } => {
                 Plan { requeue_at: Some(now + CONSUMER_POLL), ..Plan::act([Action::Refuse { why: why.clone() }]) }
             }
-            SourceView::Volume { size_gib, .. } if claim.size_gib < *size_gib => {
+            SourceView::Copy { size_gib, .. } if claim.size_gib < *size_gib => {
                 let why = format!(
-                    "spec.resources.requests.storage: {} GiB are less than the {size_gib} GiB of the volume of spec.dataSource",
+                    "spec.resources.requests.storage: {} GiB are less than the {size_gib} GiB of spec.dataSource",
                     claim.size_gib
                 );
                 Plan::act([Action::Refuse { why }])
             }
-            SourceView::Volume { id, .. } => {
-                step(Action::EnsureVolume { size_gib: claim.size_gib, source: Some(id.clone()) })
+            SourceView::Copy { of, .. } => {
+                step(Action::EnsureVolume { size_gib: claim.size_gib, source: Some(of.clone()) })
             }
         },
         Backing::Lost => step(Action::RemoveVolume { why: "Cinder does not have it any more".to_owned() }),
@@ -245,9 +253,12 @@ mod tests {
     #[test]
     fn a_clone_is_at_least_as_large_as_its_source_and_waits_for_it() {
         let mut world = world(Backing::None);
-        world.source = SourceView::Volume { id: "s".into(), size_gib: 3 };
-        assert_eq!(actions(&world), [Action::EnsureVolume { size_gib: 3, source: Some("s".into()) }]);
-        world.source = SourceView::Volume { id: "s".into(), size_gib: 4 };
+        world.source = SourceView::Copy { of: CopySource::Volume("s".into()), size_gib: 3 };
+        assert_eq!(
+            actions(&world),
+            [Action::EnsureVolume { size_gib: 3, source: Some(CopySource::Volume("s".into())) }]
+        );
+        world.source = SourceView::Copy { of: CopySource::Volume("s".into()), size_gib: 4 };
         let [Action::Refuse { why }] = &actions(&world)[..] else { panic!("a clone that is too small") };
         assert!(why.starts_with("spec.resources.requests.storage: 3 GiB are less than the 4 GiB"), "{why}");
         world.source = SourceView::NotReady { why: "not bound".into() };

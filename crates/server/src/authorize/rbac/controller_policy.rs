@@ -17,6 +17,7 @@ pub const SCHEDULER_USER: &str = "system:mainstay:scheduler";
 const ALL: &[&str] = &["*"];
 const BATCH: &[&str] = &["batch"];
 const OWN: &[&str] = &["mainstay.dev"];
+const SNAPSHOTS: &[&str] = &["snapshot.storage.k8s.io"];
 const DISCOVERY: &[&str] = &["discovery.k8s.io"];
 const LEASES: RuleSpec = rule(&["create"], &["coordination.k8s.io"], &["leases"]);
 const EVENTS: RuleSpec = rule(&["create", "patch"], CORE, &["events"]);
@@ -163,7 +164,21 @@ pub const CONTROLLERS: &[ControllerSpec] = &[
             rule(&["patch"], CORE, &["services/status", "persistentvolumeclaims/status"]),
             rule(&["list", "watch"], CORE, &["persistentvolumeclaims"]),
             rule(&["create", "delete", "list", "patch", "watch"], CORE, &["persistentvolumes"]),
-            rule(&["list", "watch"], &["storage.k8s.io"], &["storageclasses"]),
+            rule(&["create", "list", "watch"], &["storage.k8s.io"], &["storageclasses"]),
+            // Snapshots of volumes, and the definitions of their kinds.
+            rule(&["create", "get"], &["apiextensions.k8s.io"], &["customresourcedefinitions"]),
+            rule(
+                &["list", "watch"],
+                SNAPSHOTS,
+                &["volumesnapshotclasses", "volumesnapshotcontents", "volumesnapshots"],
+            ),
+            rule(
+                &["patch"],
+                SNAPSHOTS,
+                &["volumesnapshots", "volumesnapshots/status", "volumesnapshotcontents/status"],
+            ),
+            rule(&["create", "delete", "patch"], SNAPSHOTS, &["volumesnapshotcontents"]),
+            rule(&["create"], SNAPSHOTS, &["volumesnapshotclasses"]),
             EVENTS,
         ],
     ),
