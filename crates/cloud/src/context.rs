@@ -1,6 +1,6 @@
 //! What all controllers of the cloud share: client, caches, clouds, ledger, event recorder, metrics and clock.
 
-use std::{collections::BTreeMap, fmt::Debug, hash::Hash, sync::Arc};
+use std::{collections::BTreeMap, fmt::Debug, hash::Hash, path::Path, sync::Arc};
 
 use jiff::SignedDuration;
 use k8s_openapi::api::{
@@ -17,7 +17,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     kluster_parts::KlusterParts,
-    klusters::{KlusterMetrics, KlusterSettings},
+    klusters::{KlusterMetrics, KlusterSettings, cloud_authorities_path},
     ledger::{ClusterId, Ledger},
     metrics::CloudMetrics,
     observatory::NodeObservatory,
@@ -120,8 +120,16 @@ impl Clouds {
 
     /// A session with a cloud that a Secret describes: the text of its `clouds.yaml`.
     pub fn session_from_text(&self, origin: &str, text: &str) -> Result<Session, ConfigError> {
-        let config = CloudsFile::parse_secret(origin, text)?.cloud(None)?;
+        let elsewhere = cloud_authorities_path();
+        let mut config = CloudsFile::parse_secret(origin, text, Path::new(&elsewhere))?.cloud(None)?;
+        config.authorities = self.authorities_of(&config.auth_url);
         Session::with(config, self.deadlines, self.recorder.clone())
+    }
+
+    /// The authorities that the operator's configuration names for the cloud at this address.
+    fn authorities_of(&self, auth_url: &str) -> Option<String> {
+        let mut clouds = self.file.names().filter_map(|name| self.file.cloud(Some(name)).ok());
+        clouds.find(|cloud| cloud.auth_url == auth_url)?.authorities
     }
 
     /// The session with this cluster's own cloud.

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{
-    names::{KLUSTER_LABEL, cloud_secret, pki_secret, service_name, workload_name},
+    names::{CLOUD_DIR, CLOUDS_YAML, KLUSTER_LABEL, cloud_secret, pki_secret, service_name, workload_name},
     settings::{HOST_IMAGE, KlusterSettings},
 };
 
@@ -21,7 +21,8 @@ pub const DIGEST: &str = "mainstay.dev/kluster-digest";
 const PORT: u16 = 6443;
 const DATA_DIR: &str = "/var/lib/kluster";
 const AUTHORITIES_DIR: &str = "/etc/kluster/pki";
-const CLOUD_DIR: &str = "/etc/kluster/cloud";
+/// Controllers of the cloud that a Kluster's own server runs. Routes, machines and the rest are looked after from here.
+const CLOUD_CONTROLLERS: &str = "load-balancers,nodes,volumes";
 
 /// Owner reference of everything that goes with the Kluster.
 pub fn owner_reference(kluster: &Kluster) -> Value {
@@ -46,10 +47,11 @@ pub fn secret(kluster: &Kluster, name: String, texts: &[(&str, &str)]) -> Value 
     json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata(kluster, name), "type": "Opaque", "data": data})
 }
 
-pub fn service(kluster: &Kluster) -> Value {
+pub fn service(kluster: &Kluster, settings: &KlusterSettings) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service", "metadata": metadata(kluster, service_name(kluster.name())),
         "spec": {
+            "type": settings.service_type.text(),
             "selector": {KLUSTER_LABEL: kluster.name()},
             "ports": [{"name": "https", "port": api_port(&kluster.spec), "targetPort": PORT, "protocol": "TCP"}],
         },
@@ -90,6 +92,25 @@ fn api_names(kluster: &Kluster, settings: &KlusterSettings, address: &str) -> Ve
     names
 }
 
+/// Volumes and load balancers of the Kluster's own objects are made by its own server, as its own user of the cloud.
+fn cloud_flags(spec: &KlusterSpec) -> Vec<String> {
+    let mut flags = vec![
+        "--cloud-config".to_owned(),
+        format!("{CLOUD_DIR}/{CLOUDS_YAML}"),
+        "--cloud-controllers".to_owned(),
+        CLOUD_CONTROLLERS.to_owned(),
+        "--cloud-default-storage".to_owned(),
+    ];
+    let ids = [
+        ("--cloud-lb-subnet", &spec.openstack.lb_subnet_id),
+        ("--cloud-floating-network", &spec.openstack.lb_floating_network_id),
+    ];
+    for (flag, id) in ids.into_iter().filter(|(_, id)| !id.is_empty()) {
+        flags.extend([flag.to_owned(), id.clone()]);
+    }
+    flags
+}
+
 /// The StatefulSet of the servers, once their Service has an address.
 pub fn workload(kluster: &Kluster, settings: &KlusterSettings, image: &str, address: &str) -> Value {
     let spec = &kluster.spec;
@@ -117,6 +138,9 @@ pub fn workload(kluster: &Kluster, settings: &KlusterSettings, image: &str, addr
         command.extend(["--pod-range".to_owned(), range.clone()]);
     }
     let has_cloud = !spec.no_cloud && settings.service_users.is_some();
+    if has_cloud {
+        command.extend(cloud_flags(spec));
+    }
     let mut mounts = vec![
         json!({"name": "data", "mountPath": DATA_DIR}),
         json!({"name": "pki", "mountPath": AUTHORITIES_DIR, "readOnly": true}),
@@ -126,7 +150,7 @@ pub fn workload(kluster: &Kluster, settings: &KlusterSettings, image: &str, addr
     if has_cloud {
         mounts.push(json!({"name": "cloud", "mountPath": CLOUD_DIR, "readOnly": true}));
         volumes.push(json!({"name": "cloud", "secret": {
-            "secretName": cloud_secret(kluster.name()), "defaultMode": 0o400, "optional": true,
+            "secretName": cloud_secret(kluster.name()), "defaultMode": 0o400,
         }}));
     }
     let probe = |period: i32, failures: i32| {
@@ -220,6 +244,28 @@ mod tests {
         assert_eq!(value("--tls-san"), Some("10.96.0.7,1.1.1.1,k,k.ns,k.ns.svc,api.example.com,10.1.2.3"));
         assert_eq!(container["imagePullPolicy"], "Never");
         assert_eq!(object["metadata"]["ownerReferences"][0]["uid"], "u");
+    }
+
+    #[test]
+    fn a_server_with_a_user_in_the_cloud_makes_its_own_volumes_and_load_balancers() {
+        let with_users = KlusterSettings { service_users: Some(Default::default()), ..settings() };
+        let flags = |kluster: &Kluster, settings: &KlusterSettings| {
+            let object = workload(kluster, settings, "host", "10.96.0.7");
+            object["spec"]["template"]["spec"]["containers"][0]["command"].to_string()
+        };
+        let plain = kluster(|kluster| kluster.spec.openstack.lb_subnet_id = "subnet-1".to_owned());
+        let command = flags(&plain, &with_users);
+        for words in [
+            r#""--cloud-config","/etc/kluster/cloud/clouds.yaml""#,
+            r#""--cloud-controllers","load-balancers,nodes,volumes""#,
+            r#""--cloud-lb-subnet","subnet-1""#,
+        ] {
+            assert!(command.contains(words), "{words} is not in {command}");
+        }
+        assert!(!command.contains("--cloud-floating-network"), "{command}");
+        let cloudless = kluster(|kluster| kluster.spec.no_cloud = true);
+        assert!(!flags(&cloudless, &with_users).contains("--cloud"));
+        assert!(!flags(&plain, &settings()).contains("--cloud"), "without a user of its own it has no login");
     }
 
     #[test]

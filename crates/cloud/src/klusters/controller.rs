@@ -26,13 +26,13 @@ use super::{
     metrics::KlusterMetrics,
     migrations,
     names::{
-        CLOUDS_YAML, KLUSTER_LABEL, KUBECONFIG, cloud_secret, kubeconfig_secret, pki_secret, service_name,
-        workload_name,
+        CLOUD_AUTHORITIES, CLOUDS_YAML, KLUSTER_LABEL, KUBECONFIG, cloud_secret, kubeconfig_secret, pki_secret,
+        service_name, workload_name,
     },
     objects::{KlusterObjects, Refusal},
     plan::{self, Action, ControlPlane, Discovery, KlusterWorld, Report},
     service_user::{self, UserDriver},
-    settings::KlusterSettings,
+    settings::{KlusterSettings, ServiceType},
 };
 use crate::{
     context::{CloudContext, Clouds},
@@ -165,7 +165,9 @@ impl Controller for KlusterController {
             }
             Action::MakeAuthorities => self.make_authorities(&kluster).await,
             Action::MakeServiceUser => self.make_service_user(&kluster).await,
-            Action::ApplyService => self.objects(&kluster).apply::<Service>(control_plane::service(&kluster)).await,
+            Action::ApplyService => {
+                self.objects(&kluster).apply::<Service>(control_plane::service(&kluster, &self.context.settings)).await
+            }
             Action::WriteKubeconfig => self.write_kubeconfig(&kluster).await,
             Action::ApplyWorkload => self.apply_workload(&kluster).await,
             Action::RemoveServiceUser => self.remove_service_user(&kluster).await,
@@ -305,7 +307,7 @@ impl KlusterController {
         let cloud: Option<Secret> = self.objects(kluster).get(&cloud_secret(name)).await?;
         let service: Option<Service> = self.objects(kluster).get(&service_name(name)).await?;
         let workload: Option<StatefulSet> = self.objects(kluster).get(&workload_name(name)).await?;
-        let address = service.as_ref().and_then(cluster_address);
+        let address = service.as_ref().and_then(|service| api_address(service, settings));
         let url = address.map(|address| api_url(kluster, settings, address));
         let image = settings.image(&kluster.spec.version);
         let wanted =
@@ -399,16 +401,17 @@ impl KlusterController {
     }
 
     async fn write_kubeconfig(&self, kluster: &Kluster) -> Result<(), ApiError> {
+        let settings = &self.context.settings;
         let name = pki_secret(kluster.name());
         let secret: Option<Secret> = self.objects(kluster).get(&name).await?;
         let service: Option<Service> = self.objects(kluster).get(&service_name(kluster.name())).await?;
-        let address = service.as_ref().and_then(cluster_address);
+        let address = service.as_ref().and_then(|service| api_address(service, settings));
         let (Some(secret), Some(address)) = (secret, address) else { return Ok(()) };
         let part = |key: &str| text(&secret, key).unwrap_or_default();
         let authority = CertificatePair { certificate: part("ca.crt"), key: part("ca.key") };
         let user = make_administrator(&authority, &name, "kubernikus:admin", self.context.clock.now());
         let user = user.map_err(|source| ApiError::other("make the certificate of the administrator", source))?;
-        let url = api_url(kluster, &self.context.settings, address);
+        let url = api_url(kluster, settings, address);
         let text = kubeconfig(kluster.name(), &url, &authority.certificate, &user);
         let texts = [(KUBECONFIG, text.as_str()), ("client.crt", &user.certificate), ("server", &url)];
         let object = control_plane::secret(kluster, kubeconfig_secret(kluster.name()), &texts);
@@ -418,7 +421,7 @@ impl KlusterController {
     async fn apply_workload(&self, kluster: &Kluster) -> Result<(), ApiError> {
         let settings = &self.context.settings;
         let service: Option<Service> = self.objects(kluster).get(&service_name(kluster.name())).await?;
-        let address = service.as_ref().and_then(cluster_address);
+        let address = service.as_ref().and_then(|service| api_address(service, settings));
         let (Some(address), Some(image)) = (address, settings.image(&kluster.spec.version)) else { return Ok(()) };
         let object = control_plane::workload(kluster, settings, image, address);
         self.objects(kluster).apply::<StatefulSet>(object).await
@@ -434,7 +437,8 @@ impl KlusterController {
             None => {
                 let password = service_user::generate_password().map_err(|source| ApiError::other(doing(), source))?;
                 let yaml = service_user::clouds_yaml(kluster, &session, &settings.domain, &password);
-                let texts = [(PASSWORD, password.expose()), (CLOUDS_YAML, yaml.as_str())];
+                let mut texts = vec![(PASSWORD, password.expose()), (CLOUDS_YAML, yaml.as_str())];
+                texts.extend(session.authorities().map(|authorities| (CLOUD_AUTHORITIES, authorities)));
                 self.objects(kluster).create::<Secret>(control_plane::secret(kluster, name.clone(), &texts)).await?;
                 password
             }
@@ -483,8 +487,15 @@ fn claim_name(kluster: &Kluster) -> String {
     format!("data-{}-0", workload_name(kluster.name()))
 }
 
-fn cluster_address(service: &Service) -> Option<&str> {
-    let address = service.spec.as_ref()?.cluster_ip.as_deref()?;
+/// Where its API is reached: at the address of the load balancer, if it is to have one, otherwise at that of the Service.
+fn api_address<'a>(service: &'a Service, settings: &KlusterSettings) -> Option<&'a str> {
+    let address = match settings.service_type {
+        ServiceType::ClusterIp => service.spec.as_ref()?.cluster_ip.as_deref()?,
+        ServiceType::LoadBalancer => {
+            let ingress = service.status.as_ref()?.load_balancer.as_ref()?.ingress.as_ref()?.first()?;
+            ingress.ip.as_deref().or(ingress.hostname.as_deref())?
+        }
+    };
     (!address.is_empty() && address != "None").then_some(address)
 }
 

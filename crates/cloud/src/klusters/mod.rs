@@ -23,6 +23,9 @@ pub use self::{
     controller::{KlusterContext, KlusterController, controller},
     discovery::observe_project,
     metrics::KlusterMetrics,
-    names::{CLOUDS_YAML, KUBECONFIG, cloud_secret, kubeconfig_secret, pki_secret, service_name, workload_name},
-    settings::{InvalidImage, KlusterSettings, ServiceUserSettings, parse_images},
+    names::{
+        CLOUDS_YAML, KUBECONFIG, cloud_authorities_path, cloud_secret, kubeconfig_secret, pki_secret, service_name,
+        workload_name,
+    },
+    settings::{InvalidImage, KlusterSettings, ServiceType, ServiceUserSettings, parse_images},
 };

@@ -29,5 +29,14 @@ pub fn cloud_secret(kluster: &str) -> String {
 pub const KUBECONFIG: &str = "kubeconfig";
 /// The key of [`cloud_secret`].
 pub const CLOUDS_YAML: &str = "clouds.yaml";
+/// In the Secret of its user: the authorities of the cloud, where the operator's `clouds.yaml` names some.
+pub const CLOUD_AUTHORITIES: &str = "cacert.pem";
+/// Where the Secret of its user is in the pods of its server.
+pub const CLOUD_DIR: &str = "/etc/kluster/cloud";
+
+/// The authorities of the cloud as the pods of its server find them.
+pub fn cloud_authorities_path() -> String {
+    format!("{CLOUD_DIR}/{CLOUD_AUTHORITIES}")
+}
 /// The label of everything that belongs to a Kluster.
 pub const KLUSTER_LABEL: &str = "mainstay.dev/kluster";

@@ -195,7 +195,9 @@ fn plan_pending(world: &KlusterWorld, now: Timestamp) -> Plan<Action, Report> {
         let report = Report { phase: Some(KlusterPhase::Creating), ..current_report(world) };
         return Plan { actions, status: Some(report), requeue_at: Some(now + NEXT_STEP) };
     }
-    Plan { actions, status: Some(current_report(world)), requeue_at: Some(now + NEXT_STEP) }
+    let waits = world.control_plane.url.is_none().then(|| "waits for the address of its Service".to_owned());
+    let report = Report { message: waits.unwrap_or_default(), ..current_report(world) };
+    Plan { actions, status: Some(report), requeue_at: Some(now + NEXT_STEP) }
 }
 
 /// What the control plane lacks, in the order in which it is made. The address of the Service is needed for what comes after it.

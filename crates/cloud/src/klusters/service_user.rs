@@ -14,7 +14,7 @@ use mainstay_api::{
 };
 use serde_json::json;
 
-use super::settings::ServiceUserSettings;
+use super::{names::cloud_authorities_path, settings::ServiceUserSettings};
 use crate::{
     ledger::{Intent, ResourceDriver},
     openstack::{
@@ -95,6 +95,9 @@ pub fn clouds_yaml(kluster: &Kluster, session: &Session, domain: &str, password:
     });
     if let Some(region) = session.region() {
         cloud["region_name"] = json!(region);
+    }
+    if session.authorities().is_some() {
+        cloud["cacert"] = json!(cloud_authorities_path());
     }
     to_yaml(&json!({"clouds": {"own": cloud}}))
 }

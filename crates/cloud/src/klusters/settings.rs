@@ -18,8 +18,33 @@ pub struct KlusterSettings {
     pub storage_class: Option<String>,
     /// The API of a Kluster is at `https://<name>.<domain>:<port>`; at the address of its Service if not set.
     pub domain: Option<String>,
+    /// How its API is reached from outside of this cluster.
+    pub service_type: ServiceType,
     /// Users of Klusters in the cloud; none are made if not set.
     pub service_users: Option<ServiceUserSettings>,
+}
+
+/// The type of the Services of Klusters' APIs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServiceType {
+    /// Within this cluster alone.
+    #[default]
+    ClusterIp,
+    /// Wherever the load balancer is reached, which this cluster has for it.
+    LoadBalancer,
+}
+
+impl ServiceType {
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::ClusterIp => "ClusterIP",
+            Self::LoadBalancer => "LoadBalancer",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::ClusterIp, Self::LoadBalancer].into_iter().find(|own| own.text() == text)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -58,6 +83,7 @@ impl KlusterSettings {
             program: program.to_owned(),
             storage_class: None,
             domain: None,
+            service_type: ServiceType::default(),
             service_users: None,
         }
     }

@@ -173,9 +173,13 @@ impl CloudsFile {
         }
     }
 
-    /// The text of a Secret, which others than the operator may write: it names no files of the server's machine.
-    pub fn parse_secret(origin: &str, text: &str) -> Result<Self, ConfigError> {
-        let file = Self::parse(origin, text)?;
+    /// The text of a Secret, which others than the operator may write: it names no files of the server's machine. `elsewhere` is a file of the machine that the
+    /// text is for: it is not read here.
+    pub fn parse_secret(origin: &str, text: &str, elsewhere: &Path) -> Result<Self, ConfigError> {
+        let mut file = Self::parse(origin, text)?;
+        for cloud in file.clouds.values_mut() {
+            cloud.cacert.take_if(|path| path.as_path() == elsewhere);
+        }
         match file.clouds.iter().find(|(_, cloud)| cloud.cacert.is_some()) {
             Some((name, _)) => {
                 let problem = "may not be in a Secret: files of the server are not read for it";
@@ -338,10 +342,13 @@ mod tests {
         let text = |cacert: &str| {
             format!("clouds: {{c: {{auth: {{auth_url: 'https://k', token: t, project_id: p}}{cacert}}}}}")
         };
-        assert!(CloudsFile::parse_secret("s", &text("")).unwrap().cloud(None).is_ok());
+        let elsewhere = Path::new("/etc/kluster/cloud/cacert.pem");
+        assert!(CloudsFile::parse_secret("s", &text(""), elsewhere).unwrap().cloud(None).is_ok());
         // Read to its end it would fill the memory.
-        let error = CloudsFile::parse_secret("s", &text(", cacert: /dev/zero")).unwrap_err().to_string();
+        let error = CloudsFile::parse_secret("s", &text(", cacert: /dev/zero"), elsewhere).unwrap_err().to_string();
         assert!(error.contains("clouds.c.cacert may not be in a Secret"), "{error}");
+        let of_pod = CloudsFile::parse_secret("s", &text(", cacert: /etc/kluster/cloud/cacert.pem"), elsewhere);
+        assert_eq!(of_pod.unwrap().cloud(None).unwrap().authorities, None, "a file of the pod is not read here");
     }
 
     #[test]

@@ -169,6 +169,11 @@ impl Session {
         self.shared.config.region.as_deref()
     }
 
+    /// The authorities of the cloud, as PEM, if its configuration names some.
+    pub fn authorities(&self) -> Option<&str> {
+        self.shared.config.authorities.as_deref()
+    }
+
     pub fn auth_url(&self) -> &str {
         &self.shared.config.auth_url
     }

@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::Args;
 use mainstay_cloud::{
     facade::FacadeSettings,
-    klusters::{KlusterSettings, ServiceUserSettings, parse_images},
+    klusters::{KlusterSettings, ServiceType, ServiceUserSettings, parse_images},
 };
 
 /// The version of Kubernetes that this program is.
@@ -29,6 +29,10 @@ pub struct KlusterOptions {
     /// Domain of Klusters: the API of each is reached at NAME.DOMAIN [default: the address of its Service]
     #[arg(long, env = "MAINSTAY_KLUSTER_DOMAIN", value_name = "DOMAIN")]
     pub kluster_domain: Option<String>,
+
+    /// Type of the Services of Klusters' APIs: with LoadBalancer, machines outside of this cluster reach them
+    #[arg(long, env = "MAINSTAY_KLUSTER_SERVICE_TYPE", value_name = "TYPE", default_value = "ClusterIP", value_parser = ["ClusterIP", "LoadBalancer"])]
+    pub kluster_service_type: String,
 
     /// Domain of Keystone in which each Kluster gets a user; none get one without it
     #[arg(long, env = "MAINSTAY_KLUSTER_USER_DOMAIN", value_name = "NAME")]
@@ -59,6 +63,7 @@ impl KlusterOptions {
         }
         settings.storage_class = self.kluster_storage_class.clone();
         settings.domain = self.kluster_domain.clone();
+        settings.service_type = ServiceType::parse(&self.kluster_service_type).context("--kluster-service-type")?;
         let roles = self.kluster_user_roles.clone();
         settings.service_users = self.kluster_user_domain.clone().map(|domain| ServiceUserSettings { domain, roles });
         Ok(settings)

@@ -190,3 +190,16 @@ async fn ids_that_the_author_names_are_looked_up_in_the_project() {
         .await;
     assert_eq!(bench.names::<Secret>().await, [""; 0], "nothing is made before it is known whose they are");
 }
+
+#[test]
+fn the_api_is_at_the_load_balancer_where_it_is_to_have_one() {
+    let service = |status: Value| -> Service {
+        serde_json::from_value(json!({"spec": {"clusterIP": "10.96.0.7"}, "status": status})).unwrap()
+    };
+    let inside = KlusterSettings::default();
+    let outside = KlusterSettings { service_type: ServiceType::LoadBalancer, ..KlusterSettings::default() };
+    let pending = service(json!({}));
+    assert_eq!((api_address(&pending, &inside), api_address(&pending, &outside)), (Some("10.96.0.7"), None));
+    let balanced = service(json!({"loadBalancer": {"ingress": [{"ip": "203.0.113.4"}]}}));
+    assert_eq!(api_address(&balanced, &outside), Some("203.0.113.4"));
+}
