@@ -1,10 +1,11 @@
 //! Authorization: which user may do what.
 //!
 //! Upstream's chain: members of `system:masters` may do everything; then the [`node`] authorizer is asked, then
-//! [`rbac`]. The first that allows decides. What a node may read depends on the pods that were placed on it; for that the
+//! [`rbac`], and before it, for the controllers of the cloud, [`kluster_secrets`]. The first that allows decides. What a node may read depends on the pods that were placed on it; for that the
 //! node authorizer answers with a [`Relation`] to be looked up ([`relation`]).
 
 mod attributes;
+mod kluster_secrets;
 mod node;
 pub mod rbac;
 mod relation;
@@ -50,6 +51,9 @@ pub async fn decide(api: &Api, user: &User, asked: &Attributes<'_>) -> ApiResult
     }
     let by_node = node_verdict(api, user, asked).await?;
     let Err(node_reason) = by_node else { return Ok(by_node) };
+    if kluster_secrets::allows(api, user, asked).await? {
+        return Ok(Ok("a Kluster of the namespace has this Secret".to_owned()));
+    }
     let namespace = asked.namespace();
     let by_rules = api.rbac.read(|policy| policy.find_grant(user, namespace, |rule| rule.allows(asked)));
     Ok(by_rules.map(|grant| grant.to_string()).map_err(|not_found| {

@@ -442,3 +442,31 @@ async fn rules_are_listed_for_those_who_ask_about_themselves() {
     let (code, _) = call(&handler, &ann, Method::POST, path, &json!({ "spec": {} })).await;
     assert_eq!(code, StatusCode::BAD_REQUEST);
 }
+
+#[tokio::test]
+async fn controllers_of_the_cloud_use_secrets_of_klusters_and_no_others() {
+    let handler = cluster().await;
+    let accounts = vec![SERVICE_ACCOUNTS.to_owned()];
+    let cloud = User::authenticated("system:serviceaccount:kube-system:cloud-controller".into(), accounts.clone());
+    let other = User::authenticated("system:serviceaccount:default:cloud-controller".into(), accounts);
+    let secrets = "/api/v1/namespaces/default/secrets";
+    assert!(may(&handler, &cloud, &format!("POST {secrets}")).await.is_err(), "there is no Kluster");
+    let kluster =
+        json!({"apiVersion": "mainstay.dev/v1", "kind": "Kluster", "metadata": {"name": "berlin"}, "spec": {}});
+    let path = "/apis/mainstay.dev/v1/namespaces/default/klusters";
+    let (code, status) = call(&handler, &User::internal("test"), Method::POST, path, &kluster).await;
+    assert_eq!(code, StatusCode::CREATED, "{status}");
+    for name in ["berlin-pki", "berlin-kubeconfig", "berlin-cloud"] {
+        for verb in ["GET", "PATCH", "DELETE"] {
+            assert!(may(&handler, &cloud, &format!("{verb} {secrets}/{name}")).await.is_ok(), "{verb} {name}");
+            assert!(may(&handler, &other, &format!("{verb} {secrets}/{name}")).await.is_err(), "{verb} {name}");
+        }
+        assert!(may(&handler, &cloud, &format!("PUT {secrets}/{name}")).await.is_err());
+        assert!(may(&handler, &cloud, &format!("GET /api/v1/namespaces/kube-system/secrets/{name}")).await.is_err());
+    }
+    assert!(may(&handler, &cloud, &format!("POST {secrets}")).await.is_ok());
+    for request in ["GET {}", "GET {}?watch=1", "GET {}/berlin", "GET {}/paris-cloud", "GET {}/token", "DELETE {}"] {
+        let request = request.replace("{}", secrets);
+        assert!(may(&handler, &cloud, &request).await.is_err(), "{request}");
+    }
+}

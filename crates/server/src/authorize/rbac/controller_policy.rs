@@ -134,7 +134,8 @@ pub const CONTROLLERS: &[ControllerSpec] = &[
             rule(&["list", "watch"], OWN, &["klusters", "nodepools", "cloudresources"]),
             // Klusters, and the objects that their control planes are made of.
             rule(&["patch"], OWN, &["klusters", "klusters/status"]),
-            rule(&["create", "delete", "get", "patch"], CORE, &["secrets", "services"]),
+            // Their Secrets are no matter of roles: see `kluster_secrets`.
+            rule(&["create", "delete", "get", "patch"], CORE, &["services"]),
             rule(&["create", "delete", "get", "patch"], &["apps"], &["statefulsets"]),
             rule(&["get"], CORE, &["persistentvolumeclaims"]),
             // The REST API of Kubernikus.
@@ -153,8 +154,6 @@ pub const CONTROLLERS: &[ControllerSpec] = &[
             // Routes: which pod ranges have one, and the cluster's own pod range.
             named(rule(&["get", "update"], CORE, &["configmaps"]), &["pod-range-routes", "mainstay-config"]),
             rule(&["create"], CORE, &["configmaps"]),
-            // Kubeconfigs and logins of Klusters.
-            rule(&["get"], CORE, &["secrets"]),
             // Which pods use which claims where, and what is attached to which node for it.
             rule(&["list", "watch"], CORE, &["pods"]),
             rule(&["get"], CORE, &["nodes"]),
