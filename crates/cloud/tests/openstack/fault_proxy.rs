@@ -47,13 +47,20 @@ pub enum Effect {
 #[derive(Clone)]
 pub struct Fault {
     line: &'static str,
+    /// So many requests are let through before.
+    skip: usize,
     times: usize,
     effect: Effect,
 }
 
 impl Fault {
     pub fn new(line: &'static str, times: usize, effect: Effect) -> Self {
-        Self { line, times, effect }
+        Self { line, skip: 0, times, effect }
+    }
+
+    /// The same, after so many requests that are let through.
+    pub fn after(self, skip: usize) -> Self {
+        Self { skip, ..self }
     }
 }
 
@@ -64,12 +71,32 @@ pub struct KillPoint {
     pub after_work: bool,
 }
 
+/// Whether a request changes something; logins do not.
+pub fn is_write(line: &str) -> bool {
+    !line.starts_with("GET ") && !line.ends_with("/auth/tokens")
+}
+
 #[derive(Default)]
 struct State {
     faults: Vec<Fault>,
     calls: Vec<String>,
     first_answers: HashMap<String, Answer>,
     kill_at: Option<KillPoint>,
+    /// The number of the kill point is among those that change something.
+    counts_writes: bool,
+}
+
+impl State {
+    /// Records a call; returns the kill point if this call is the one.
+    fn record(&mut self, line: &str) -> Option<KillPoint> {
+        self.calls.push(line.to_owned());
+        let number = match self.counts_writes {
+            false => self.calls.len() - 1,
+            true if is_write(line) => self.calls.iter().filter(|call| is_write(call)).count() - 1,
+            true => return None,
+        };
+        self.kill_at.filter(|point| point.call == number)
+    }
 }
 
 #[derive(Clone, Default)]
@@ -122,6 +149,11 @@ impl FaultProxy {
         self.state.lock().faults.push(fault);
     }
 
+    /// How many of the injected faults are still to come.
+    pub fn pending_faults(&self) -> usize {
+        self.state.lock().faults.iter().filter(|fault| fault.times > 0).count()
+    }
+
     pub fn clear(&self) {
         self.state.lock().faults.clear();
     }
@@ -130,6 +162,12 @@ impl FaultProxy {
         let mut state = self.state.lock();
         state.calls.clear();
         state.kill_at = Some(point);
+    }
+
+    /// The same; of calls that change something alone.
+    pub fn kill_at_write(&self, point: KillPoint) {
+        self.kill_at(point);
+        self.state.lock().counts_writes = true;
     }
 
     /// Returns when the call is reached; its answer is never sent.
@@ -182,9 +220,7 @@ impl Upstream {
         let url = format!("http://127.0.0.1:{port}/{path}");
         let (effect, kill) = {
             let mut state = self.state.lock();
-            state.calls.push(line.clone());
-            let number = state.calls.len() - 1;
-            (take_fault(&mut state.faults, &line), state.kill_at.filter(|point| point.call == number))
+            (take_fault(&mut state.faults, &line), state.record(&line))
         };
         if kill.is_some_and(|point| !point.after_work) {
             return self.kill(connection).await;
@@ -305,9 +341,16 @@ async fn write_answer(connection: &mut TcpStream, answer: &Answer, sent: usize) 
 }
 
 fn take_fault(faults: &mut [Fault], line: &str) -> Option<Effect> {
-    let fault = faults.iter_mut().find(|fault| fault.times > 0 && line.contains(fault.line))?;
-    fault.times -= 1;
-    Some(fault.effect.clone())
+    for fault in faults.iter_mut().filter(|fault| fault.times > 0 && line.contains(fault.line)) {
+        match fault.skip {
+            0 => {
+                fault.times -= 1;
+                return Some(fault.effect.clone());
+            }
+            _ => fault.skip -= 1,
+        }
+    }
+    None
 }
 
 /// How often each line occurs, for messages of failed assertions.

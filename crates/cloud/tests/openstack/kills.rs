@@ -27,18 +27,18 @@ use crate::{
 /// Short, since a create that was cut off is waited out.
 const DEADLINES: Deadlines = Deadlines { attempt: Duration::from_secs(6), call: Duration::from_secs(30) };
 
-struct Run<'a> {
+pub struct Run<'a> {
     project: &'a TestProject,
-    proxy: FaultProxy,
+    pub proxy: FaultProxy,
     yaml: String,
-    api: TestApi,
+    pub api: TestApi,
     client: Client,
     manager: Option<Manager>,
 }
 
 impl<'a> Run<'a> {
     /// The node's server is `server`.
-    async fn start(project: &'a TestProject, server: &str) -> Self {
+    pub async fn start(project: &'a TestProject, server: &str) -> Self {
         let (api, proxy) = (cluster().await, FaultProxy::start().await);
         let client = api.client("test");
         create_class(&client).await;
@@ -71,7 +71,7 @@ impl<'a> Run<'a> {
     }
 
     /// Creates a claim and a Service, waits until both have what they ask for, deletes them, and waits until all is gone.
-    async fn create_and_tear_down(&mut self) {
+    pub async fn create_and_tear_down(&mut self) {
         self.start_manager();
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), "default");
         let services: Api<Service> = Api::namespaced(self.client.clone(), "default");
@@ -105,7 +105,7 @@ impl<'a> Run<'a> {
     }
 
     /// What is left: in the cloud, and in the ledger.
-    async fn leftovers(&self) -> Vec<String> {
+    pub async fn leftovers(&self) -> Vec<String> {
         let mut left = resources(&self.project.session).await;
         left.extend(entries(&self.client).await.iter().map(|entry| format!("entry {}", entry.name())));
         left

@@ -5,10 +5,12 @@
 mod attachments;
 mod client;
 mod fault_proxy;
+mod fault_runs;
 mod faults;
 mod flight;
 mod harness;
 mod kills;
+mod kluster_kills;
 mod klusters;
 mod load_balancers;
 mod resource_list;

@@ -19,7 +19,7 @@ use mainstay_cloud::{
     deorbit::{self, metrics::DeorbitMetrics},
     kluster_access::{KlusterAccess, KlusterClient},
     kluster_parts::KlusterParts,
-    openstack::{CloudsFile, block_storage::NewVolume, compute::ServerFilter},
+    openstack::{CloudsFile, block_storage::NewVolume, compute::ServerFilter, session::Deadlines},
     pools::{self, metrics::PoolMetrics},
 };
 use mainstay_controllers::{
@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// The controllers of Klusters, for which the cluster itself is the API of every Kluster.
-struct KlusterControllers {
+pub struct KlusterControllers {
     stop: CancellationToken,
     tasks: TaskTracker,
     deorbit: DeorbitMetrics,
@@ -45,9 +45,12 @@ struct KlusterControllers {
 
 impl KlusterControllers {
     async fn start(api: &TestApi, project: &TestProject, clock: Clock) -> Self {
-        let client = api.client("klusters");
-        let file = CloudsFile::parse("test", &project.yaml).unwrap();
-        let clouds = Clouds::new(file, None, DEADLINES, Arc::new(())).unwrap();
+        Self::start_with(api.client("klusters"), &project.yaml, DEADLINES, clock).await
+    }
+
+    pub async fn start_with(client: Client, yaml: &str, deadlines: Deadlines, clock: Clock) -> Self {
+        let file = CloudsFile::parse("test", yaml).unwrap();
+        let clouds = Clouds::new(file, None, deadlines, Arc::new(())).unwrap();
         let (events, writer) = EventRecorder::new();
         let metrics = ControllerMetrics::default();
         let context =
@@ -76,7 +79,7 @@ impl KlusterControllers {
 }
 
 /// A Kluster that runs, with a pool of this size; `groundctl` keeps the object, as the controller of phases would.
-async fn create_kluster(client: &Client, project: &TestProject, pool: serde_json::Value) -> Api<Kluster> {
+pub async fn create_kluster(client: &Client, project: &TestProject, pool: serde_json::Value) -> Api<Kluster> {
     let klusters: Api<Kluster> = Api::namespaced(client.clone(), "default");
     let kluster = json!({
         "metadata": { "name": "kate", "finalizers": [GROUND_FINALIZER] },
@@ -92,11 +95,11 @@ async fn create_kluster(client: &Client, project: &TestProject, pool: serde_json
     klusters
 }
 
-fn pool(name: &str, size: i32, flavor: &str) -> serde_json::Value {
+pub fn pool(name: &str, size: i32, flavor: &str) -> serde_json::Value {
     json!({ "name": name, "size": size, "flavor": flavor, "image": "tiny", "labels": { "team": "a" } })
 }
 
-async fn server_names(project: &TestProject) -> Vec<String> {
+pub async fn server_names(project: &TestProject) -> Vec<String> {
     let servers = project.session.compute().list_servers(&ServerFilter::default()).await.expect("list servers");
     let mut names: Vec<String> = servers.into_iter().map(|server| server.name).collect();
     names.sort();
