@@ -210,9 +210,15 @@ pub struct CatalogueState {
     namespaces: HashMap<Arc<str>, usize>,
     machines: BTreeMap<Arc<str>, Ipv4Addr>,
     machines_at: BTreeSet<(Ipv4Addr, Arc<str>)>,
+    is_complete: bool,
 }
 
 impl CatalogueState {
+    /// Whether all Services and slices were taken in once. Until then what is not here may exist all the same.
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
     pub fn service(&self, key: &Key) -> Option<&Service> {
         self.services.get(key)
     }
@@ -425,7 +431,14 @@ impl Catalogue {
         services
     }
 
-    /// Changes whenever a Service or a slice does.
+    /// All Services and slices that there are were taken in.
+    pub fn set_complete(&self) {
+        if !std::mem::replace(&mut self.state.write().is_complete, true) {
+            self.version.send_modify(|version| *version += 1);
+        }
+    }
+
+    /// Changes whenever a Service or a slice does, and when all of them are known.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }

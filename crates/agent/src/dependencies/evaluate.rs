@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, net::Ipv4Addr, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
-use mainstay_api::needs::{EndpointState, NeedTarget, Needs, OBJECTS_CONDITION, ServiceName};
+use mainstay_api::needs::{self, EndpointState, NeedTarget, Needs, OBJECTS_CONDITION, ServiceName};
 use mainstay_network::catalogue::{CatalogueState, Key, ServiceKind};
 
 use crate::pods::Source;
@@ -46,6 +46,12 @@ pub fn evaluate(needs: &Needs, pod: &Pod, source: Source, known: Option<&Catalog
     let mut unmet = Vec::new();
     for need in &needs.needs {
         let message = match &need.target {
+            // An agent that has just started knows no Services yet. A pod that runs stays as it was, so that a restart of its agent takes it out of no Service.
+            NeedTarget::Service { service, .. } if known.is_some_and(|known| !known.is_complete()) => {
+                let message = format!("{service}: not known yet");
+                unmet.push(UnmetNeed { message, keep: need.keep && was_unmet(pod) });
+                None
+            }
             NeedTarget::Service { service, at_least, state } => {
                 missing_endpoints(known, namespace, service, *at_least, *state)
             }
@@ -54,6 +60,12 @@ pub fn evaluate(needs: &Needs, pod: &Pod, source: Source, known: Option<&Catalog
         unmet.extend(message.map(|message| UnmetNeed { message, keep: need.keep }));
     }
     NeedsObservation { unmet, within: needs.within, is_declared: !needs.is_empty() }
+}
+
+/// Whether needs of the pod were not met when its status was last written.
+fn was_unmet(pod: &Pod) -> bool {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| condition.type_ == needs::CONDITION && condition.status == "False")
 }
 
 fn missing_endpoints(
@@ -155,8 +167,34 @@ mod tests {
     }
 
     #[test]
+    fn until_all_services_are_known_a_pod_that_runs_stays_as_it_was_and_others_wait() {
+        let catalogue = Catalogue::default();
+        catalogue.set_service(Key::new("a", "db"), Some(service(ServiceKind::Headless)));
+        let observe = |status: Option<&str>| {
+            let conditions: Vec<_> =
+                status.map(|status| json!({ "type": needs::CONDITION, "status": status })).into_iter().collect();
+            let pod = json!({ "metadata": { "name": "p", "namespace": "a" }, "status": { "conditions": conditions } });
+            let pod: Pod = serde_json::from_value(pod).unwrap();
+            evaluate(&"db keep, queue".parse().unwrap(), &pod, Source::Api, Some(&catalogue.read()))
+        };
+        for status in [None, Some("True"), Some("False")] {
+            assert_eq!(
+                observe(status).message().unwrap(),
+                "db: not known yet, queue: not known yet",
+                "before its start"
+            );
+        }
+        assert_eq!(observe(Some("True")).message_after_start(), None);
+        assert_eq!(observe(None).message_after_start(), None);
+        assert_eq!(observe(Some("False")).message_after_start().unwrap(), "db: not known yet");
+        catalogue.set_complete();
+        assert_eq!(observe(Some("True")).message_after_start().unwrap(), "db: 0 of 1 ready");
+    }
+
+    #[test]
     fn endpoints_are_counted_once_by_their_state() {
         let catalogue = Catalogue::default();
+        catalogue.set_complete();
         for namespace in ["a", "b"] {
             catalogue.set_service(Key::new(namespace, "db"), Some(service(ServiceKind::Headless)));
         }

@@ -50,6 +50,7 @@ impl Model {
             tags: vec![],
         };
         self.catalogue.set_service(Key::new("a", name), Some(service));
+        self.catalogue.set_complete();
         let needs = if needs.is_empty() { Needs::default() } else { needs.parse().expect("needs") };
         self.apps.insert(name.to_owned(), (needs, AppState::Waiting));
         self.publish(name);

@@ -177,6 +177,7 @@ impl ServiceReconciler {
         if !self.services_complete || !self.slices_complete {
             return Ok(());
         }
+        self.parts.catalogue.set_complete();
         if !self.dirty.is_empty() {
             let changes: Vec<(Key, Vec<(Frontend, BackendPool)>)> = {
                 let (known, zone) = (self.parts.catalogue.read(), self.parts.catalogue.zone());
