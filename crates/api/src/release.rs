@@ -39,6 +39,7 @@ pub const MOST_WAVES: usize = 100;
 pub const MOST_NAMED_MACHINES: usize = 1000;
 pub const MOST_GATES: usize = 16;
 pub const MOST_WINDOWS: usize = 32;
+pub const MOST_ORDER_LABELS: usize = 8;
 pub const MOST_WORKLOAD_CHANGES: usize = 32;
 /// Longest patch of a template, in bytes.
 pub const LONGEST_PATCH: usize = 64 * 1024;
@@ -63,6 +64,9 @@ pub struct ReleaseSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_failed: Option<IntOrString>,
     pub drain: bool,
+    /// Labels of machines: first those with the smallest value of the first label.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub order_by: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub soak_seconds: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -294,6 +298,11 @@ impl OwnKind for ReleaseSpec {
                      left out.",
                 ),
                 ("onStuck", "Halt, or Rollback to the last version that all machines ran. Halt if left out."),
+                (
+                    "orderBy",
+                    "Labels of machines by whose values they are ordered, the first label first; machines with the same \
+                     values by name. Those without a label come last. By name alone if left out.",
+                ),
                 ("paused", "Whether no machine is started."),
                 (
                     "progressDeadlineSeconds",

@@ -8,7 +8,7 @@ mod checks;
 mod gates;
 mod workloads;
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -59,7 +59,7 @@ pub struct ReleaseController {
 
 pub struct World {
     release: Arc<Release>,
-    /// In the order of their names; each with whether its node takes pods.
+    /// In the order in which they move; each with whether its node takes pods.
     machines: Vec<(Arc<Machine>, bool)>,
     workloads: Vec<SelectedWorkload>,
     overlap: Option<Overlap>,
@@ -157,6 +157,16 @@ fn selects(release: &Release, machine: &Machine) -> bool {
     }
 }
 
+/// By what machines are ordered: the values of these labels, then the name. Those without a label come after all others.
+fn place(order_by: &[String], machine: &Machine) -> (Vec<(bool, String)>, String) {
+    let labels = machine.metadata.labels.as_ref();
+    let values = order_by.iter().map(|key| match labels.and_then(|labels| labels.get(key)) {
+        Some(value) => (false, value.clone()),
+        None => (true, String::new()),
+    });
+    (values.collect(), machine.name().to_owned())
+}
+
 fn takes_pods(node: &Node) -> bool {
     is_ready(node) && node.spec.as_ref().is_none_or(|spec| spec.unschedulable != Some(true))
 }
@@ -230,7 +240,7 @@ impl Controller for ReleaseController {
         let (caches, nodes) = (&self.context.machine_caches, &self.context.caches.nodes);
         let Some(release) = caches.releases.get(&ObjectKey::new("", name)) else { return Ok(None) };
         let mut selected = caches.machines.select(|machine| selects(&release, machine));
-        selected.sort_by(|one, other| one.name().cmp(other.name()));
+        selected.sort_by_cached_key(|machine| place(&release.spec.order_by, machine));
         let machines = selected.into_iter().map(|machine| {
             let node = nodes.get(&ObjectKey::new("", machine.name()));
             let takes_pods = node.is_some_and(|node| takes_pods(&node));
@@ -264,10 +274,9 @@ impl Controller for ReleaseController {
             return Plan { actions: Vec::new(), status: Some(Box::new(status)), requeue_at: Some(now) };
         }
         let planned = world.with_plan(&world.gates, |world| plan(world, now));
-        let version = |name: &str| {
-            let machine = world.machines.binary_search_by(|(machine, _)| machine.name().cmp(name)).ok()?;
-            world.machines[machine].0.metadata.resource_version.clone()
-        };
+        let judged = world.machines.iter().map(|(machine, _)| (machine.name(), &machine.metadata.resource_version));
+        let judged: HashMap<&str, &Option<String>> = judged.collect();
+        let version = |name: &str| judged.get(name).and_then(|version| (*version).clone());
         let recalls = planned.recalls.into_iter().map(|recall| {
             let version = version(&recall.machine).unwrap_or_default();
             Action::RecallMachine { recall, version }
@@ -381,6 +390,22 @@ mod tests {
         assert!(seniority(&changed) < seniority(&second));
         let before = release("y", "4000", json!({"phase": "Progressing"}));
         assert!(seniority(&before) < seniority(&changed), "one that an earlier program looked at comes first");
+    }
+
+    #[test]
+    fn machines_are_ordered_by_labels_and_then_by_name() {
+        let machine = |name: &str, rack: Option<&str>| {
+            let mut machine = Machine::new(name, Default::default());
+            machine.metadata.labels = rack.map(|rack| [("rack".to_owned(), rack.to_owned())].into());
+            machine
+        };
+        let mut machines =
+            [machine("a", None), machine("b", Some("2")), machine("c", Some("1")), machine("d", Some("2"))];
+        let order = ["rack".to_owned()];
+        machines.sort_by_cached_key(|own| place(&order, own));
+        assert_eq!(machines.each_ref().map(|own| own.name().to_owned()), ["c", "b", "d", "a"]);
+        machines.sort_by_cached_key(|own| place(&[], own));
+        assert_eq!(machines.each_ref().map(|own| own.name().to_owned()), ["a", "b", "c", "d"]);
     }
 
     #[test]

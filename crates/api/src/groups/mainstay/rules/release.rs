@@ -9,8 +9,8 @@ use crate::{
     needs::{NeedTarget, Needs, ServiceName},
     release::{
         DAYS, DEFAULT_PROGRESS_DEADLINE_SECONDS, ExecGate, HALT, HttpGate, LONGEST_PATCH, MOST_GATES,
-        MOST_NAMED_MACHINES, MOST_WAVES, MOST_WINDOWS, MOST_WORKLOAD_CHANGES, ROLLBACK, Release, ReleaseGate,
-        ReleaseWave, ReleaseWindow, UNRELEASED, WORKLOAD_KINDS, WorkloadChange,
+        MOST_NAMED_MACHINES, MOST_ORDER_LABELS, MOST_WAVES, MOST_WINDOWS, MOST_WORKLOAD_CHANGES, ROLLBACK, Release,
+        ReleaseGate, ReleaseWave, ReleaseWindow, UNRELEASED, WORKLOAD_KINDS, WorkloadChange,
     },
     release_gate::{LONGEST_COMMAND, LONGEST_TIMEOUT_SECONDS, MOST_STATUSES, compile_expectation},
     strategy::Rules,
@@ -89,6 +89,11 @@ impl Rules for ReleaseRules {
         for (i, _) in spec.rollback_waves.iter().enumerate().filter(|(_, own)| !own.gates.is_empty()) {
             let gates = path.child("rollbackWaves").index(i).child("gates");
             errors.push(FieldError::forbidden(&gates, "a rollback waits for no gates"));
+        }
+        let order = path.child("orderBy");
+        if at_most(spec.order_by.len(), MOST_ORDER_LABELS, &order, errors) {
+            let labels = spec.order_by.iter().enumerate();
+            labels.for_each(|(i, label)| names::refuse(label, &order.index(i), names::qualified_name, errors));
         }
         let workloads = path.child("workloads");
         if at_most(spec.workloads.len(), MOST_WORKLOAD_CHANGES, &workloads, errors) {
@@ -344,6 +349,7 @@ mod tests {
             ],
             "windows": [{"days": ["Mon", "Sun"], "from": "22:00", "to": "04:00", "timeZone": "Europe/Berlin"}],
             "approval": {"version": "v2", "wave": 1}, "hold": {"reason": "holidays"}, "abortedVersion": "v1",
+            "orderBy": ["topology.kubernetes.io/zone", "rack"],
         });
         let expected = with(&release(complete), json!({"spec": full.clone()}));
         assert_completes::<ReleaseRules>(release(full), expected);
@@ -397,6 +403,10 @@ mod tests {
                 json!({"windows": [{"from": "09:00", "to": "10:00", "timeZone": "Mars/Crater"}]}),
                 "spec.windows[0].timeZone: Invalid value: \"Mars/Crater\": must be a name of the time zone database, such \
                  as Europe/Berlin",
+            ),
+            (
+                json!({"orderBy": ["a", "b", "c", "d", "e", "f", "g", "h", "i"]}),
+                "spec.orderBy: Too many: 9: must have at most 8 items",
             ),
             (
                 json!({"hold": {"reason": " "}}),
