@@ -25,6 +25,8 @@ use crate::{exit::Exit, release_command};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// `EX_IOERR`: apart from all answers of `pending-update`.
 const INPUT_OUTPUT_ERROR: u8 = 74;
+/// `EX_UNAVAILABLE`: apart from every number of failures that `local-health` ends with.
+const UNAVAILABLE: u8 = 69;
 /// The Release that `trigger-update` makes if there is none.
 const FIRST_RELEASE: &str = "all";
 
@@ -94,7 +96,11 @@ impl Session<'_> {
     }
 
     pub async fn local_health(&self, name: &str, verbose: bool) -> Result<(), Exit> {
-        let machine = self.own_machine(name).await?;
+        // A number of failures would be taken for that.
+        let machine = self.own_machine(name).await.map_err(|error| {
+            eprintln!("mainstay: {}", error_chain(error.as_ref()));
+            Exit::Code(UNAVAILABLE)
+        })?;
         let machine = machine.ok_or_else(|| Exit::Refused(anyhow!("there is no machine {name:?}")))?;
         let found = problems(&machine, false);
         let lines = found.iter().filter(|_| verbose).map(|problem| format!("{}: {}", problem.check, problem.output));
