@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
+    copy_index::CopyIndex,
     machines::MachineTarget,
     notify::{NotifyRequest, NotifyResult, PodAction},
     plan::Outcome,
@@ -65,7 +66,8 @@ pub struct ConsumerView {
     pub name: String,
     pub uid: String,
     pub action: PodAction,
-    pub first_container: String,
+    /// The first one is meant where none is named.
+    pub containers: Vec<ConsumerContainer>,
     pub state: Option<ConsumerState>,
     /// The copy of the output that its files are of, as its node says.
     pub files: Option<String>,
@@ -83,6 +85,13 @@ pub struct ConsumerView {
     pub crash: Option<String>,
     /// It is a machine, not a pod.
     pub machine: Option<MachineTarget>,
+}
+
+/// A container of a pod that is a consumer.
+#[derive(Clone, Debug)]
+pub struct ConsumerContainer {
+    pub name: String,
+    pub is_running: bool,
 }
 
 /// What the pods of a namespace are to a template.
@@ -219,7 +228,12 @@ fn view(template: &ConfigTemplate, consumer: &Consumer, pod: &Pod) -> ConsumerVi
             None => statuses.iter().any(|own| is_running(&own.name)),
         },
         action,
-        first_container: pod.spec.containers.first().map(|own| own.name.clone()).unwrap_or_default(),
+        containers: {
+            let containers = pod.spec.containers.iter();
+            containers
+                .map(|own| ConsumerContainer { name: own.name.clone(), is_running: is_running(&own.name) })
+                .collect()
+        },
         state: states(pod).remove(template.name()),
         files: copy_in(FILES_CONDITION),
         begun_with: pod.condition(CONTAINERS_CONDITION).map(|_| copy_in(CONTAINERS_CONDITION).unwrap_or_default()),
@@ -293,6 +307,14 @@ impl ConsumerChange {
 }
 
 impl ConsumerView {
+    /// The container of this name, or the first one.
+    pub fn container(&self, name: Option<&str>) -> Option<&ConsumerContainer> {
+        match name {
+            Some(name) => self.containers.iter().find(|container| container.name == name),
+            None => self.containers.first(),
+        }
+    }
+
     pub fn change(
         &self,
         output: &ConfigSource,
@@ -344,6 +366,38 @@ pub async fn release(
         states.remove(&template.name);
     };
     edit_annotations(context, &key, &former.uid, edit).await
+}
+
+/// A pod that reads a copy of the output of a template which is gone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeftBehind {
+    pub pod: FormerConsumer,
+    /// Copies of that output.
+    pub copies: BTreeSet<String>,
+}
+
+/// Pods that a template which is gone did something with.
+pub fn left_behind(caches: &Caches, copies: &CopyIndex, template: &ObjectKey) -> Vec<LeftBehind> {
+    let mut pods = caches.pods.in_namespace(&template.namespace);
+    pods.retain(|pod| pod.is_active() && states(pod).contains_key(&template.name));
+    if pods.is_empty() {
+        return Vec::new();
+    }
+    let kinds = [OutputKind::ConfigMap, OutputKind::Secret].into_iter();
+    let all = kinds.flat_map(|kind| copies.copies(kind, &template.namespace, &template.name));
+    let copies: BTreeSet<String> = all.map(|copy| copy.name).collect();
+    let former = |pod: &Pod| FormerConsumer { pod: pod.name().to_owned(), uid: pod.uid().to_owned() };
+    pods.iter().map(|pod| LeftBehind { pod: former(pod), copies: copies.clone() }).collect()
+}
+
+/// Has such a pod read the output itself, which stays.
+pub async fn forget(context: &Context, template: &ObjectKey, left: LeftBehind) -> Result<Outcome, ApiError> {
+    let key = ObjectKey::new(template.namespace.clone(), left.pod.pod);
+    let edit = |versions: &mut ConfigVersions, states: &mut ConsumerStates| {
+        versions.copies.retain(|_, copy| !left.copies.contains(copy));
+        states.remove(&template.name);
+    };
+    edit_annotations(context, &key, &left.pod.uid, edit).await
 }
 
 /// Other templates have theirs in the same annotations: the write is fenced by the version that it was made from.

@@ -2,7 +2,11 @@
 //!
 //! Lists are sorted, so that the same objects give the same bytes, whatever the order in which they were learned of.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    sync::Arc,
+};
 
 use k8s_openapi::{
     api::{
@@ -14,11 +18,14 @@ use k8s_openapi::{
 use kube::Api;
 use mainstay_api::{
     config_template::{ConfigTemplate, Input, ServiceInput},
+    host_service,
+    machine::{Machine, MachineAxis},
     validation::labels,
 };
 use mainstay_templates::version;
 use serde_json::{Value, json};
 
+use super::service_values::{ServiceValue, ServiceValues};
 use crate::{
     objects::service::Service,
     runtime::{ApiError, Caches, Context, ObjectKey},
@@ -28,7 +35,7 @@ use crate::{
 /// What the inputs of a template are now.
 #[derive(Clone, Default)]
 pub struct Inputs {
-    pub values: BTreeMap<String, Value>,
+    pub values: BTreeMap<String, Arc<Value>>,
     /// An opaque text for each input that changes with it. Of a Secret it is the object's version: a digest could be guessed.
     pub digests: BTreeMap<String, String>,
     /// Who wrote an input last, where that is known.
@@ -38,10 +45,10 @@ pub struct Inputs {
 }
 
 /// Reads all inputs of a template.
-pub async fn read(context: &Context, template: &ConfigTemplate) -> Result<Inputs, ApiError> {
+pub async fn read(context: &Context, services: &ServiceValues, template: &ConfigTemplate) -> Result<Inputs, ApiError> {
     let mut inputs = Inputs::default();
     for (index, input) in template.spec.inputs.iter().enumerate() {
-        let found = read_one(context, template.namespace(), input).await?;
+        let found = read_one(context, services, template.namespace(), input).await?;
         let missing = found.is_none() && !input.optional;
         if missing {
             inputs.missing.push(format!("spec.inputs[{index}] ({}): {} does not exist", input.name, subject(input)));
@@ -55,7 +62,7 @@ pub async fn read(context: &Context, template: &ConfigTemplate) -> Result<Inputs
         inputs.values.insert(input.name.clone(), found.value);
     }
     let own = json!({ "name": template.name(), "namespace": template.namespace() });
-    inputs.values.insert("template".to_owned(), own);
+    inputs.values.insert("template".to_owned(), Arc::new(own));
     Ok(inputs)
 }
 
@@ -72,21 +79,26 @@ fn subject(input: &Input) -> String {
 
 #[derive(Default)]
 struct InputValue {
-    value: Value,
+    value: Arc<Value>,
     version: Option<String>,
     manager: Option<String>,
 }
 
 impl From<Value> for InputValue {
     fn from(value: Value) -> Self {
-        Self { value, ..Self::default() }
+        Self { value: Arc::new(value), ..Self::default() }
     }
 }
 
-async fn read_one(context: &Context, namespace: &str, input: &Input) -> Result<Option<InputValue>, ApiError> {
+async fn read_one(
+    context: &Context,
+    services: &ServiceValues,
+    namespace: &str,
+    input: &Input,
+) -> Result<Option<InputValue>, ApiError> {
     let client = &context.client;
     if let Some(service) = &input.service {
-        return Ok(read_service(&context.caches, namespace, service).map(InputValue::from));
+        return Ok(read_service(&context.caches, services, namespace, service));
     }
     if let Some(map) = &input.config_map {
         let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
@@ -104,7 +116,7 @@ async fn read_one(context: &Context, namespace: &str, input: &Input) -> Result<O
         return Ok(found.map(|secret| InputValue {
             manager: last_manager(&secret.metadata),
             version: Some(secret.metadata.resource_version.clone().unwrap_or_default()),
-            value: json!(secret_texts(&secret)),
+            value: Arc::new(json!(secret_texts(&secret))),
         }));
     }
     let nodes = input.nodes.as_ref().map(|input| {
@@ -117,7 +129,13 @@ async fn read_one(context: &Context, namespace: &str, input: &Input) -> Result<O
             .nodes
             .select(is_wanted)
             .iter()
-            .map(|node| (node.metadata.name.clone().unwrap_or_default(), node_value(node)))
+            .map(|node| {
+                let name = node.metadata.name.clone().unwrap_or_default();
+                let machine = context.machine_caches.machines.get(&ObjectKey::new("", name.as_str()));
+                let mut value = node_value(node);
+                value["machine"] = json!(machine.as_deref().map(machine_value));
+                (name, value)
+            })
             .collect();
         InputValue::from(nodes.into_values().collect::<Value>())
     });
@@ -138,29 +156,37 @@ pub fn last_manager(meta: &ObjectMeta) -> Option<String> {
 }
 
 /// One Service, or the list of those that the selector matches.
-fn read_service(caches: &Caches, own_namespace: &str, input: &ServiceInput) -> Option<Value> {
+fn read_service(
+    caches: &Caches,
+    services: &ServiceValues,
+    own_namespace: &str,
+    input: &ServiceInput,
+) -> Option<InputValue> {
     let namespace = input.namespace.as_deref().unwrap_or(own_namespace);
+    let read = |key: &ObjectKey| {
+        services.get(key, || {
+            let service = caches.services.get(key)?;
+            Some(service_value(&service, &slices_of(caches, &service)))
+        })
+    };
     if let Some(name) = &input.name {
-        let service = caches.services.get(&ObjectKey::new(namespace, name))?;
-        return Some(service_value(&service, &slices_of(caches, &service)));
+        let ServiceValue { value, digest } = read(&ObjectKey::new(namespace, name))?;
+        return Some(InputValue { value, version: Some(digest), manager: None });
     }
     let selector = input.selector.as_ref()?;
     let is_wanted = |service: &Service| {
         (namespace == "*" || service.namespace() == namespace) && labels::matches(selector, &service.labels())
     };
-    let selected: BTreeMap<(String, String), Value> = caches
-        .services
-        .select(is_wanted)
-        .iter()
-        .map(|service| {
-            let key = (service.namespace().to_owned(), service.name().to_owned());
-            (key, service_value(service, &slices_of(caches, service)))
-        })
-        .collect();
-    Some(selected.into_values().collect())
+    let selected = caches.services.select(is_wanted);
+    let keys: BTreeSet<(&str, &str)> = selected.iter().map(|service| (service.namespace(), service.name())).collect();
+    let all: Vec<ServiceValue> =
+        keys.into_iter().filter_map(|(namespace, name)| read(&ObjectKey::new(namespace, name))).collect();
+    let digests: String = all.iter().map(|own| format!("{} ", own.digest)).collect();
+    let value = Arc::new(all.iter().map(|own| Value::clone(&own.value)).collect::<Value>());
+    Some(InputValue { value, version: Some(version(&digests)), manager: None })
 }
 
-fn slices_of(caches: &Caches, service: &Service) -> Vec<std::sync::Arc<EndpointSlice>> {
+fn slices_of(caches: &Caches, service: &Service) -> Vec<Arc<EndpointSlice>> {
     let mut slices = caches.slices.in_namespace(service.namespace());
     slices.retain(|slice| {
         let owner = slice.metadata.labels.as_ref().and_then(|labels| labels.get(SERVICE_NAME));
@@ -169,7 +195,7 @@ fn slices_of(caches: &Caches, service: &Service) -> Vec<std::sync::Arc<EndpointS
     slices
 }
 
-/// `{name, namespace, labels, clusterIP, ports, endpoints, ready, addressable}`.
+/// `{name, namespace, labels, clusterIP, ports, endpoints, ready, addressable, interfaces}`.
 fn service_value(service: &Service, slices: &[impl AsRef<EndpointSlice>]) -> Value {
     let mut endpoints: BTreeMap<String, Value> = BTreeMap::new();
     let (mut ready, mut addressable) = (BTreeSet::new(), BTreeSet::new());
@@ -213,7 +239,24 @@ fn service_value(service: &Service, slices: &[impl AsRef<EndpointSlice>]) -> Val
         "endpoints": endpoints.into_values().collect::<Vec<_>>(),
         "ready": ready.into_iter().map(|(_, address)| address).collect::<Vec<_>>(),
         "addressable": addressable.into_iter().map(|(_, address)| address).collect::<Vec<_>>(),
+        "interfaces": addresses_by_interface(slices),
     })
+}
+
+/// The addresses that the machines of a host service have at each interface.
+fn addresses_by_interface(slices: &[impl AsRef<EndpointSlice>]) -> BTreeMap<&str, BTreeSet<Ipv4Addr>> {
+    let mut all = BTreeMap::<&str, BTreeSet<Ipv4Addr>>::new();
+    for meta in slices.iter().map(|slice| &slice.as_ref().metadata) {
+        let manager = meta.labels.as_ref().and_then(|labels| labels.get(host_service::MANAGED_BY));
+        let annotation = meta.annotations.as_ref().and_then(|own| own.get(host_service::INTERFACES));
+        let is_of_host = manager.is_some_and(|manager| manager == host_service::MANAGER);
+        for (interface, address) in
+            annotation.filter(|_| is_of_host).into_iter().flat_map(|text| host_service::parse_interfaces(text))
+        {
+            all.entry(interface).or_default().insert(address);
+        }
+    }
+    all
 }
 
 /// Orders addresses as numbers: 10.0.0.9 before 10.0.0.10, IPv4 before IPv6.
@@ -223,6 +266,19 @@ fn sort_key(address: &str) -> String {
         Ok(std::net::IpAddr::V6(address)) => format!("6{:032x}", u128::from(address)),
         Err(_) => format!("n{address}"),
     }
+}
+
+/// `{version, wanted, provisioned, configured, validated}`: what a machine says of itself.
+pub fn machine_value(machine: &Machine) -> Value {
+    let version = machine.status.as_ref().and_then(|status| status.version.clone()).unwrap_or_default();
+    let state = |axis: MachineAxis| machine.state(axis).map(|own| own.state).unwrap_or_default().text();
+    json!({
+        "version": machine.running_version(),
+        "wanted": version.wanted,
+        "provisioned": state(MachineAxis::Provisioned),
+        "configured": state(MachineAxis::Configured),
+        "validated": state(MachineAxis::Validated),
+    })
 }
 
 /// `{name, labels, addresses, ready, unschedulable, capacity, facts}`.
@@ -270,6 +326,25 @@ mod tests {
             "address": "10.0.0.9", "ready": true, "node": "n1", "zone": null, "pod": "db-0", "ports": { "sql": 3306 },
         });
         assert_eq!(value["endpoints"][0], expected);
+    }
+
+    #[test]
+    fn a_service_of_machines_has_their_addresses_by_interface() {
+        let service: Service =
+            serde_json::from_value(json!({ "metadata": { "name": "db", "namespace": "host-services" } })).unwrap();
+        let of_machine = |interfaces: &str, manager: &str| {
+            let mut slice = slice(json!([{ "addresses": ["10.0.0.9"] }]));
+            slice.metadata.labels = Some([(host_service::MANAGED_BY.to_owned(), manager.to_owned())].into());
+            slice.metadata.annotations = Some([(host_service::INTERFACES.to_owned(), interfaces.to_owned())].into());
+            slice
+        };
+        let slices = [
+            of_machine("eth0=10.0.0.10,eth1=10.1.0.10", host_service::MANAGER),
+            of_machine("eth0=10.0.0.9", host_service::MANAGER),
+            of_machine("eth0=192.0.2.1", "somebody-else"),
+        ];
+        let expected = json!({ "eth0": ["10.0.0.9", "10.0.0.10"], "eth1": ["10.1.0.10"] });
+        assert_eq!(service_value(&service, &slices)["interfaces"], expected);
     }
 
     #[test]

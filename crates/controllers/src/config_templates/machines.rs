@@ -100,7 +100,7 @@ fn view(machines: &MachineConsumer, node: &Node, file: Option<&MachineFile>) -> 
         name: format!("node/{name}"),
         uid: node.metadata.uid.clone().unwrap_or_default(),
         action: PodAction::Nothing,
-        first_container: String::new(),
+        containers: Vec::new(),
         state: file.filter(|file| file.spec.file == machines.file).map(state),
         files: None,
         begun_with: None,

@@ -1,7 +1,7 @@
 //! ConfigTemplates ([`mainstay_api::config_template`]): renders them when their inputs change, and brings each version to its consumers.
 //!
 //! * [`input_index`]: which templates read an object, so that a change renders only those; [`quiet_period`]: several changes are one
-//! * [`inputs`]: objects of the cluster as templates see them
+//! * [`inputs`]: objects of the cluster as templates see them; [`service_values`]: Services, each made once per change
 //! * [`renderer`]: where templates are rendered; [`render_cache`]: the last results
 //! * [`consumers`]: the pods that read the output, how far each has come, and whether it is well
 //! * [`machines`]: the machines that have the output as a file
@@ -23,9 +23,10 @@ mod quiet_period;
 mod render_cache;
 pub mod renderer;
 mod report;
+mod service_values;
 mod versions;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -41,6 +42,7 @@ use self::{
     render_cache::RenderCache,
     renderer::{LocalRenderer, TemplateRenderer},
     report::Report,
+    service_values::ServiceValues,
 };
 use crate::{
     runtime::{
@@ -58,6 +60,7 @@ pub struct ConfigTemplateController {
     context: Arc<Context>,
     quiet: Arc<QuietPeriods>,
     last_results: Arc<RenderCache>,
+    services: Arc<ServiceValues>,
     copies: Arc<CopyIndex>,
     notifier: Arc<dyn ConsumerNotifier>,
     renderer: Arc<dyn TemplateRenderer>,
@@ -74,6 +77,7 @@ pub fn controller(
         index: InputIndex::default(),
         quiet: Arc::default(),
         last_results: Arc::default(),
+        services: Arc::default(),
         copies: Arc::default(),
         clock: context.clock.clone(),
     });
@@ -86,17 +90,21 @@ pub fn controller(
     let renderer = renderer.unwrap_or_else(|| Arc::new(LocalRenderer));
     let (quiet, last_results) = (wakes.quiet.clone(), wakes.last_results.clone());
     let (copies, files) = (wakes.copies.clone(), context.machine_files.clone());
+    let (machines, templates) = (context.machine_caches.machines.clone(), context.config_templates.clone());
     let controller = ConfigTemplateController {
         context: context.clone(),
         quiet,
         last_results,
+        services: wakes.services.clone(),
         copies: copies.clone(),
         notifier,
         renderer,
     };
     context.runnable(Arc::new(controller), queue, Limits::default()).alongside(resync).after(async move {
-        // Without them every machine would seem to have no file, and every version no copy.
+        // Without them every template would seem to be gone, every machine to have neither file nor version, and every version no copy.
+        templates.synced().await;
         files.synced().await;
+        machines.synced().await;
         copies.synced().await;
     })
 }
@@ -107,6 +115,7 @@ struct Wakes {
     index: InputIndex,
     quiet: Arc<QuietPeriods>,
     last_results: Arc<RenderCache>,
+    services: Arc<ServiceValues>,
     copies: Arc<CopyIndex>,
     clock: crate::runtime::Clock,
 }
@@ -125,12 +134,18 @@ impl Wakes {
         });
         let (own, weak) = (self.clone(), Arc::downgrade(context));
         context.caches.slices.on_change(move |change| {
-            let Some((context, service)) = weak.upgrade().zip(change.latest().and_then(service_of)) else { return };
-            let labels = context.caches.services.get(&service).map(|service| service.labels()).unwrap_or_default();
-            own.inputs_changed(own.index.readers_of_service(&service, &[&labels]));
+            let Some(context) = weak.upgrade() else { return };
+            // A slice may have belonged to another Service before.
+            let services = [change.before, change.after].into_iter().flatten().filter_map(service_of);
+            for service in services.collect::<BTreeSet<ObjectKey>>() {
+                own.services.forget(&service);
+                let labels = context.caches.services.get(&service).map(|service| service.labels()).unwrap_or_default();
+                own.inputs_changed(own.index.readers_of_service(&service, &[&labels]));
+            }
         });
         let own = self.clone();
         context.caches.services.on_change(move |change| {
+            own.services.forget(change.key);
             let labels =
                 [change.before, change.after].map(|service| service.map(|own| own.labels()).unwrap_or_default());
             own.inputs_changed(own.index.readers_of_service(change.key, &[&labels[0], &labels[1]]));
@@ -138,6 +153,12 @@ impl Wakes {
         let own = self.clone();
         context.caches.nodes.on_change(move |change| {
             if change.before.map(inputs::node_value) != change.after.map(inputs::node_value) {
+                own.inputs_changed(own.index.readers(&Source::Nodes));
+            }
+        });
+        let own = self.clone();
+        context.machine_caches.machines.on_change(move |change| {
+            if change.before.map(inputs::machine_value) != change.after.map(inputs::machine_value) {
                 own.inputs_changed(own.index.readers(&Source::Nodes));
             }
         });
@@ -162,8 +183,9 @@ impl Wakes {
                 [change.before, change.after].into_iter().flatten().filter_map(|pod| pod.metadata.labels.as_ref());
             let named = consumers::named_templates(pod);
             for key in own.index.templates_of_pod(&change.key.namespace, labels, named) {
+                // One that is named and gone may have left the pod with a version.
                 let template = context.config_templates.get(&key);
-                if template.is_some_and(|template| consumers::concerns(&context.caches, &template, pod)) {
+                if template.is_none_or(|template| consumers::concerns(&context.caches, &template, pod)) {
                     own.queue.add(key);
                 }
             }
@@ -212,7 +234,9 @@ impl Controller for ConfigTemplateController {
     type Status = Report;
 
     async fn observe(&self, key: &ObjectKey) -> Result<Option<World>, ApiError> {
-        let Some(template) = self.context.config_templates.get(key) else { return Ok(None) };
+        let Some(template) = self.context.config_templates.get(key) else {
+            return Ok(World::after_deletion(consumers::left_behind(&self.context.caches, &self.copies, key)));
+        };
         if template.metadata.deletion_timestamp.is_some() {
             return Ok(None);
         }
@@ -223,7 +247,7 @@ impl Controller for ConfigTemplateController {
         if let Err(at) = due {
             return Ok(Some(World::wait_for_quiet(template, at)));
         }
-        let read = inputs::read(&self.context, &template).await;
+        let read = inputs::read(&self.context, &self.services, &template).await;
         let inputs = match read {
             Ok(inputs) => inputs,
             Err(error) => {
@@ -255,6 +279,7 @@ impl Controller for ConfigTemplateController {
             former_files,
             read_copies,
             template,
+            left_behind: Vec::new(),
         }))
     }
 
@@ -279,6 +304,7 @@ impl Controller for ConfigTemplateController {
                 consumers::write(context, key, change.finished(step, context.clock.now())).await
             }
             Action::Release { former, output } => consumers::release(context, key, former, &output).await,
+            Action::Forget(left) => consumers::forget(context, key, left).await,
             Action::SetFile(change) => machines::write(context, key, change).await,
             Action::DeleteFile(former) => machines::delete(context, &key.namespace, &former).await,
             Action::Evict { pod, uid } => notify::evict(context, &key.namespace, &pod, &uid).await,

@@ -23,7 +23,7 @@ use mainstay_templates::{TemplateError, version};
 use mainstay_waves::{self as waves, Amount, Health, Member, Position, State, Strategy, Wave};
 
 use super::{
-    consumers::{ConsumerChange, ConsumerView, FormerConsumer, Step, output_source},
+    consumers::{ConsumerChange, ConsumerView, FormerConsumer, LeftBehind, Step, output_source},
     inputs::{Inputs, last_manager},
     machines::{FileChange, FormerFile},
     notify::{Content, NotifyRequest, PodAction, ValidateRequest},
@@ -48,6 +48,8 @@ pub struct World {
     pub former_files: Vec<FormerFile>,
     /// Copies of the output that pods and machines read.
     pub read_copies: BTreeSet<String>,
+    /// The template is gone, and these pods still read what it gave them.
+    pub left_behind: Vec<LeftBehind>,
 }
 
 impl World {
@@ -61,7 +63,14 @@ impl World {
             former: Vec::new(),
             former_files: Vec::new(),
             read_copies: BTreeSet::new(),
+            left_behind: Vec::new(),
         }
+    }
+
+    /// Nothing if nothing is left to do.
+    pub fn after_deletion(left_behind: Vec<LeftBehind>) -> Option<Self> {
+        let world = Self::wait_for_quiet(Arc::default(), Timestamp::MIN);
+        (!left_behind.is_empty()).then_some(Self { quiet_until: None, left_behind, ..world })
     }
 }
 
@@ -90,6 +99,7 @@ impl Rendered {
     pub async fn render(renderer: &dyn TemplateRenderer, template: &ConfigTemplate, inputs: Inputs) -> Self {
         let Inputs { values, digests, managers, missing } = inputs;
         let result = if missing.is_empty() {
+            let values = values.into_iter().map(|(name, value)| (name, Arc::unwrap_or_clone(value))).collect();
             match renderer.render(template.spec.template.clone(), values).await {
                 Ok(content) => Ok(RenderedVersion { version: version(&content), content: Content(content) }),
                 Err(error) if template.spec.reads_secrets() => Err(RenderFailure::Template(error.without_detail())),
@@ -130,6 +140,8 @@ pub enum Action {
         former: FormerConsumer,
         output: ConfigSource,
     },
+    /// Has a pod read the output of a template that is gone itself.
+    Forget(LeftBehind),
     /// Has a machine have a version as a file.
     SetFile(FileChange),
     DeleteFile(FormerFile),
@@ -160,6 +172,9 @@ struct Wanted<'w> {
 }
 
 pub fn plan(world: &World, now: Timestamp) -> Plan<Action, Report> {
+    if !world.left_behind.is_empty() {
+        return Plan::act(world.left_behind.iter().cloned().map(Action::Forget));
+    }
     if let Some(at) = world.quiet_until {
         return Plan { requeue_at: Some(at), ..Plan::default() };
     }
@@ -370,6 +385,10 @@ impl<'w> Planner<'w> {
             wanted.content.cloned().map(VersionContent::Rendered).or_else(|| copy.clone().map(VersionContent::Copy));
         let Some(from) = from else { return };
         let validated = self.report.status.target.as_ref().is_some_and(|target| target.validated);
+        if !validated && let Some(message) = self.missing_judge() {
+            let rejection = Rejection { version: wanted.version.to_owned(), reason: "ValidationFailed", message };
+            return self.report.reject(rejection, self.now);
+        }
         if !validated && let Some(request) = self.validation(wanted) {
             self.report.situation = Situation::Validating;
             self.actions.push(Action::Validate(request));
@@ -381,17 +400,29 @@ impl<'w> Planner<'w> {
         }
     }
 
+    /// What is wrong if the container that is to judge versions is in no consumer.
+    fn missing_judge(&self) -> Option<String> {
+        let container = self.world.template.spec.validate.as_ref()?.container.as_deref()?;
+        let mut pods = self.world.consumers.iter().filter(|consumer| consumer.machine.is_none()).peekable();
+        pods.peek()?;
+        let is_missing = pods.all(|consumer| consumer.container(Some(container)).is_none());
+        is_missing.then(|| format!("spec.validate.container: no consumer has a container {container:?}"))
+    }
+
     /// The first consumer that can judge the version: one that is well, or at least runs.
     fn validation(&self, wanted: &Wanted) -> Option<ValidateRequest> {
         let spec = &self.world.template.spec;
         let (validate, content) = (spec.validate.as_ref()?, wanted.content?);
-        let runs = |consumer: &&ConsumerView| consumer.running && !consumer.deleting;
-        let is_well = |consumer: &&ConsumerView| matches!(consumer.health, Health::Healthy { .. });
-        let mut running = self.world.consumers.iter().filter(runs);
-        let judge = running.clone().find(is_well).or_else(|| running.next())?;
+        let judge_of = |consumer: &'w ConsumerView| {
+            let container = consumer.container(validate.container.as_deref())?;
+            (container.is_running && !consumer.deleting).then_some((consumer, container))
+        };
+        let mut judges = self.world.consumers.iter().filter_map(judge_of);
+        let is_well = |consumer: &ConsumerView| matches!(consumer.health, Health::Healthy { .. });
+        let (consumer, container) = judges.clone().find(|(consumer, _)| is_well(consumer)).or_else(|| judges.next())?;
         Some(ValidateRequest {
-            pod: judge.name.clone(),
-            container: validate.container.clone().unwrap_or_else(|| judge.first_container.clone()),
+            pod: consumer.name.clone(),
+            container: container.name.clone(),
             command: validate.command.clone(),
             timeout: validate.timeout_seconds.unwrap_or(TIMEOUT_SECONDS).unsigned_abs(),
             content: content.clone(),
@@ -478,6 +509,11 @@ impl<'w> Planner<'w> {
         }
         if consumer.running && copy.is_some() && consumer.files.as_deref() != copy {
             return;
+        }
+        if let Some(missing) = consumer.action.container().filter(|own| consumer.container(Some(own)).is_none()) {
+            let mut change = consumer.change(&self.source, copy, version, Step::Failed, self.now);
+            change.state.message = format!("onChange: the pod has no container {missing:?}");
+            return self.actions.push(Action::SetConsumer(change));
         }
         let change = consumer.change(&self.source, copy, version, Step::Notified, self.now);
         let how = consumer.notification(!self.world.template.spec.reads_secrets());

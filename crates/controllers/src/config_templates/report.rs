@@ -50,6 +50,8 @@ pub struct Report {
     limit: usize,
     generation: i64,
     begun: Option<String>,
+    /// What could not be done for now, and will be tried again.
+    failed_call: Option<String>,
 }
 
 impl Report {
@@ -72,7 +74,20 @@ impl Report {
         let limit = usize::try_from(limit).unwrap_or(1).max(1);
         let situation = Situation::Settled;
         let (accept, is_placing, rejection, begun) = (None, false, None, None);
-        Self { status, situation, accept, is_placing, failure, has_rendered, rejection, limit, generation, begun }
+        let failed_call = None;
+        Self {
+            status,
+            situation,
+            accept,
+            is_placing,
+            failure,
+            has_rendered,
+            rejection,
+            limit,
+            generation,
+            begun,
+            failed_call,
+        }
     }
 
     /// What changed since the template was last rendered, and who wrote that where known.
@@ -148,6 +163,7 @@ impl Report {
     ) -> (ConfigTemplateStatus, Vec<EventNote>) {
         let mut events = Vec::new();
         let mut refused = None;
+        self.failed_call = outcomes.iter().find_map(|outcome| outcome.as_ref().err()).map(ApiError::chain);
         for outcome in outcomes.iter().flatten() {
             match outcome {
                 Outcome::Valid => {
@@ -231,8 +247,14 @@ impl Report {
                     ("False", "False", "UnknownVersion".to_owned(), message)
                 }
                 (Situation::Paused, ..) => ("False", "False", "Paused".to_owned(), "spec.paused is set".to_owned()),
-                (Situation::Validating, ..) => ("True", "False", "Validating".to_owned(), String::new()),
-                (Situation::Progressing(message), ..) => ("True", "False", "Progressing".to_owned(), message.clone()),
+                (Situation::Validating, ..) => {
+                    ("True", "False", "Validating".to_owned(), self.failed_call.clone().unwrap_or_default())
+                }
+                (Situation::Progressing(message), ..) => {
+                    let parts = [Some(message.clone()), self.failed_call.clone()];
+                    let message = parts.into_iter().flatten().collect::<Vec<_>>().join("; ");
+                    ("True", "False", "Progressing".to_owned(), message)
+                }
                 (_, _, Some((reason, message))) => {
                     ("False", "False", reason.to_owned(), format!("{message}; consumers have {version}"))
                 }

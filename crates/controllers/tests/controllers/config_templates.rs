@@ -278,6 +278,33 @@ pub async fn a_template_follows_its_inputs_and_keeps_the_last_good_version() {
 }
 
 #[tokio::test]
+async fn pods_read_the_output_itself_once_their_template_is_deleted() {
+    let settings = Settings { consumer_notifier: Some(Arc::new(RecordingNotifier::default())), ..Settings::default() };
+    let cluster = Cluster::start_as(settings).await;
+    set_map(&cluster, "settings", "1").await;
+    create_pod_on(&cluster, "web", "web", None).await;
+    create_template(&cluster, "t", by_map("settings", "web", "out")).await;
+    until("the first version is current", async || reason(&cluster, "t").await.0 == "Current").await;
+    let before = version(&cluster, "t").await;
+    set_map(&cluster, "settings", "2").await;
+    until("the next one is", async || {
+        follow_versions(&cluster).await;
+        reason(&cluster, "t").await.0 == "Current" && version(&cluster, "t").await != before
+    })
+    .await;
+    let annotations = async || {
+        let pod = pods(&cluster).get("web").await.expect("the pod");
+        pod.metadata.annotations.unwrap_or_default()
+    };
+    assert!(annotations().await.contains_key(config_versions::ANNOTATION), "it reads a copy");
+    templates(&cluster).delete("t", &Default::default()).await.expect("delete the template");
+    until("it reads no copy any more", async || annotations().await.is_empty()).await;
+    let output = cluster.get("out").await.and_then(|map| map.data).unwrap_or_default();
+    assert_eq!(output.get("app.conf").map(String::as_str), Some("value=2\n"), "the output stays");
+    cluster.stop().await;
+}
+
+#[tokio::test]
 pub async fn a_key_of_somebody_else_is_a_conflict_and_not_a_fight() {
     let cluster = Cluster::start().await;
     let theirs = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "out" }, "data": { "app.conf": "theirs" } });

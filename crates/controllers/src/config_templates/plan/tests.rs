@@ -6,7 +6,11 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::config_templates::{consumers::ConsumerState, machines::MachineTarget, notify::NotifyResult};
+use crate::config_templates::{
+    consumers::{ConsumerContainer, ConsumerState},
+    machines::MachineTarget,
+    notify::NotifyResult,
+};
 
 /// A cluster with one template.
 struct Model {
@@ -32,7 +36,7 @@ fn consumer(name: &str) -> ConsumerView {
         name: name.to_owned(),
         uid: format!("{name}-uid"),
         action: PodAction::Signal { container: "c".to_owned(), signal: "SIGHUP".to_owned() },
-        first_container: "c".to_owned(),
+        containers: ["c", "d"].map(|name| ConsumerContainer { name: name.to_owned(), is_running: true }).into(),
         state: None,
         files: None,
         begun_with: None,
@@ -47,10 +51,11 @@ fn consumer(name: &str) -> ConsumerView {
 }
 
 fn machine(name: &str) -> ConsumerView {
+    let containers = Vec::new();
     let file = FileAttributes { path: "/etc/zones.conf".to_owned(), ..FileAttributes::default() };
     let machine = Some(MachineTarget { node: name.to_owned(), file, existing: None });
     let (action, running) = (PodAction::Nothing, false);
-    ConsumerView { name: format!("node/{name}"), action, running, machine, ..consumer(name) }
+    ConsumerView { name: format!("node/{name}"), action, running, machine, containers, ..consumer(name) }
 }
 
 impl Model {
@@ -99,6 +104,7 @@ impl Model {
             former: self.former.clone(),
             former_files: self.former_files.clone(),
             read_copies: self.consumers.iter().filter_map(|consumer| consumer.files.clone()).collect(),
+            left_behind: Vec::new(),
         }
     }
 
@@ -177,6 +183,7 @@ impl Model {
                 };
                 consumer.state = Some(state);
             }
+            Action::Forget(left) => panic!("the template is there: {left:?}"),
             Action::DeleteFile(former) => self.former_files.retain(|own| *own != former),
         }
         Outcome::Done
@@ -346,6 +353,59 @@ fn an_invalid_version_reaches_nobody() {
     model.render("three");
     model.settle();
     assert_eq!(model.read_versions(), vec![version("three"); 2]);
+}
+
+#[test]
+fn a_container_that_no_consumer_has_is_named_instead_of_waited_for() {
+    let mut model = Model::new(json!({ "validate": { "command": ["check"], "container": "nope" } }), 2);
+    model.consumers.clear();
+    model.settle();
+    model.consumers = vec![consumer("web-0"), consumer("web-1")];
+    model.render("two");
+    model.settle();
+    let (reason, message) = model.current();
+    assert_eq!(reason, "ValidationFailed");
+    assert!(message.contains("spec.validate.container: no consumer has a container \"nope\""), "{message}");
+    assert_eq!(model.read_versions(), vec![version("one"); 2]);
+    // The second container is one.
+    model.template.spec.validate.as_mut().unwrap().container = Some("d".to_owned());
+    model.template.metadata.generation = Some(2);
+    model.settle();
+    assert_eq!(model.read_versions(), vec![version("two"); 2], "a changed template is tried again");
+
+    let mut model = Model::new(waves(json!([1])), 3);
+    for consumer in &mut model.consumers {
+        consumer.action = PodAction::Signal { container: "nope".to_owned(), signal: "SIGHUP".to_owned() };
+        consumer.running = false; // no such container runs
+    }
+    model.settle();
+    model.render("two");
+    model.settle();
+    let (reason, message) = model.current();
+    assert!(reason == "RolledBack" && message.contains("the pod has no container \"nope\""), "{reason}: {message}");
+}
+
+#[test]
+fn what_could_not_be_asked_is_said_while_it_is_tried_again() {
+    let mut model = Model::new(json!({ "validate": { "command": ["check"] } }), 1);
+    model.consumers.clear();
+    model.settle();
+    model.consumers = vec![consumer("web-0")];
+    model.render("two");
+    loop {
+        let Plan { actions, status, .. } = plan(&model.world(), model.now);
+        let Some(Action::Validate(_)) = actions.first() else {
+            model.step();
+            continue;
+        };
+        let broken = crate::runtime::ApiError::other("run a command in pod web-0", std::io::Error::other("no route"));
+        let (status, _) = status.unwrap().finish(&model.template, &[Err(broken)], model.now);
+        model.template.status = Some(status);
+        break;
+    }
+    assert_eq!(model.current(), ("Validating", "run a command in pod web-0: no route"));
+    model.settle();
+    assert_eq!(model.current(), ("Current", ""));
 }
 
 #[test]
