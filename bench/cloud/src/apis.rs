@@ -1,4 +1,4 @@
-//! Kubernetes APIs on a port of this machine, over stores in memory.
+//! Kubernetes APIs on a port of this machine, each with a store in a directory.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -19,8 +19,9 @@ use mainstay_server::{
     pki::{self, Pki},
     serve::{self, Listener},
     settings::Settings,
+    volatile_prefixes,
 };
-use mainstay_store::Memory;
+use mainstay_store::{Embedded, embedded};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Serves until it is dropped.
@@ -37,7 +38,9 @@ impl LocalApi {
         let listener = Listener::bind(listen, &pki).await?;
         let address = listener.address()?;
         let stop = CancellationToken::new();
-        let api = Api::new(Registry::builtin(), Arc::new(Memory::new()), Settings::default());
+        let volatile = volatile_prefixes(&Registry::builtin());
+        let store = Embedded::open(directory.join("store"), embedded::Options { volatile, ..Default::default() })?;
+        let api = Api::new(Registry::builtin(), Arc::new(store), Settings::default());
         let handler = Arc::new(Handler::new(api, stop.clone()).with_ca(&pki.ca));
         bootstrap::bootstrap(&handler, address).await?;
         let kubeconfig = pki.kubeconfig(&format!("https://{address}"));

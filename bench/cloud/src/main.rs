@@ -93,11 +93,13 @@ async fn run(arguments: BenchArguments) -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     let parent = LocalApi::start(&directory.path().join("parent")).await?;
     let client = parent.client().await?;
-    let mut klusters = Vec::new();
+    // They serve until they are dropped.
+    let (mut apis, mut klusters) = (Vec::new(), Vec::new());
     for number in 0..count {
         let api = LocalApi::start(&directory.path().join(kluster_name(number))).await?;
         klusters.push(api.client().await?);
         create_kluster(&client, &project, &api, number, size).await?;
+        apis.push(api);
     }
     let began = Instant::now();
     let mut process = ControllerProcess::start(&parent.kubeconfig_file, &project.clouds_file(directory.path())?)?;
