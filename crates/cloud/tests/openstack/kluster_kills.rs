@@ -155,7 +155,11 @@ impl<'a> Run<'a> {
         left.extend(server_names(self.project).await.into_iter().map(|name| format!("server {name}")));
         left.extend(entries(&self.client).await.iter().map(|entry| format!("entry {}", entry.name())));
         let receipts: Api<TeardownReceipt> = Api::namespaced(self.client.clone(), "default");
-        for receipt in receipts.list(&ListParams::default()).await.unwrap().items {
+        let receipts = receipts.list(&ListParams::default()).await.unwrap().items;
+        if receipts.len() != 1 {
+            left.push(format!("{} receipts", receipts.len()));
+        }
+        for receipt in receipts {
             let status = receipt.status.unwrap_or_default();
             let resources: Vec<ResourceType> = status.items.iter().map(|item| item.resource).collect();
             let has_all = [ResourceType::Server, ResourceType::Volume].iter().all(|wanted| resources.contains(wanted));
