@@ -212,10 +212,13 @@ fn a_resize_changes_cpu_and_memory_only() {
     };
     assert_eq!(judged(validate_resize, sized("1", "1Gi"), sized("2", "2Gi")), [""; 0]);
     assert_eq!(judged(validate_resize, sized("1", "1Gi"), sized("1", "512Mi")), [""; 0]);
-    let unlimited = container_with(json!({"resources": {"requests": {"cpu": "1"}}}));
-    assert_eq!(judged(validate_resize, unlimited.clone(), sized("1", "512Mi")), [""; 0]);
+    // A limit stands for a request that is not given: both are, so that only the limit comes and goes.
+    let requests = json!({"cpu": "1", "memory": "1Gi"});
+    let unlimited = container_with(json!({"resources": {"requests": requests}}));
+    let limited = container_with(json!({"resources": {"requests": requests, "limits": {"memory": "2Gi"}}}));
+    assert_eq!(judged(validate_resize, unlimited.clone(), limited.clone()), [""; 0]);
     assert_eq!(
-        judged(validate_resize, sized("1", "1Gi"), unlimited),
+        judged(validate_resize, limited, unlimited),
         ["spec.containers[0].resources.limits: Forbidden: resource limits cannot be removed"]
     );
     assert_eq!(
