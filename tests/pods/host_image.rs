@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     process::{Child, Command, Stdio},
 };
 
@@ -25,6 +26,7 @@ fn the_data_directory_of_another_instance_is_hidden() {
     let k = Kubectl::with_pods(Version::V1_32);
     // The image shows nothing of /tmp, so there it could not be seen anyway.
     let dir = tempfile::Builder::new().prefix("mainstay-test-").tempdir_in("/var/lib").expect("make a directory");
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("open it");
     let data_dir = dir.path().join("data");
     let _other = OtherInstance(
         Command::new(env!("CARGO_BIN_EXE_mainstay"))
@@ -42,4 +44,16 @@ fn the_data_directory_of_another_instance_is_hidden() {
         format!("ls {parent}; ls -A {data}; ls /etc/passwd", parent = dir.path().display(), data = data_dir.display());
     k.create(&once("list", &list, json!({}), json!({})));
     assert_eq!(printed(&k, "list"), "beside\ndata\n/etc/passwd");
+}
+
+#[test]
+fn files_that_other_users_may_not_read_are_not_shown() {
+    let k = Kubectl::with_pods(Version::V1_32);
+    let dir = tempfile::Builder::new().prefix("mainstay-test-").tempdir_in("/var/lib").expect("make a directory");
+    fs::write(dir.path().join("secret"), "key").expect("write a file");
+    let list = format!("id -u; ls -A /root {}; cat /etc/shadow; ls /etc/passwd", dir.path().display());
+    k.create(&once("list", &list, json!({}), json!({})));
+    let printed = printed(&k, "list");
+    assert!(printed.starts_with("0\n") && printed.ends_with("/etc/passwd"), "{printed}");
+    assert!(!printed.contains("secret") && !printed.contains("root:") && !printed.contains(".bashrc"), "{printed}");
 }

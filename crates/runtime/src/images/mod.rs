@@ -3,6 +3,7 @@
 //! [`Images`] is what the agent asks of a runtime. [`ImageStore`] is the built-in runtime's: layers by content, names
 //! in one index, root filesystems from overlayfs.
 
+mod closed_files;
 mod collect;
 mod document;
 mod du;

@@ -2,8 +2,9 @@
 //!
 //! The image `host` has the machine's `/` below. Other filesystems mounted there (`/proc`, `/run`, often `/home` and
 //! `/tmp`) are no part of it: their mount points are empty directories. So are `/run` and `/tmp` in any case, whose content
-//! belongs to what runs on the machine, and the data directories of all Mainstay instances, which hold keys and Secrets. Which those are
-//! is found when a container is made: one that already runs sees what an instance puts elsewhere later.
+//! belongs to what runs on the machine, and the data directories of all Mainstay instances, which hold keys and Secrets. Nor is there what other
+//! users of the machine may not read ([`super::closed_files`]). Which those are is found when a container is made: one that already runs sees
+//! what is put elsewhere later.
 //!
 //! Layers are named to the kernel by open file descriptors (`/proc/self/fd/7`), because the names of a hundred layers would not
 //! fit into the page that mount options may take, and because no character in them needs escaping then.
@@ -23,6 +24,7 @@ use std::{
 
 use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, mountinfo, write_atomic};
 use rustix::{
+    fs::{CWD, FileType, Mode, mknodat},
     io::Errno,
     mount::{MountFlags, MoveMountFlags, UnmountFlags, move_mount},
 };
@@ -107,7 +109,7 @@ fn mount_idmapped(dir: &Path, lower: &[PathBuf], owners: &Owners<'_>) -> Result<
         let point = dir.join(LOWER).join(number.to_string());
         create_private_dir(&point)?;
         let tree = idmap::clone_layer(layer, owners.namespace)?;
-        move_mount(tree.as_fd(), "", rustix::fs::CWD, &point, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        move_mount(tree.as_fd(), "", CWD, &point, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
         attached.push(point.clone());
         Ok(point)
     };
@@ -285,7 +287,7 @@ fn copy_ownership(directory: &Path, model: &Path, first_id: u32) -> io::Result<(
     fs::set_permissions(directory, fs::Permissions::from_mode(model.mode() & 0o7777))
 }
 
-/// An empty directory over what lies at `path` of the machine.
+/// Hides what lies at `path` of the machine: a directory is empty instead, and a file is not there.
 fn hide(upper: &Path, path: &Path, first_id: u32) -> io::Result<()> {
     let mut real = PathBuf::from("/");
     let mut shown = upper.to_owned();
@@ -293,7 +295,7 @@ fn hide(upper: &Path, path: &Path, first_id: u32) -> io::Result<()> {
         real.push(component);
         shown.push(component);
         if !real.is_dir() {
-            return Ok(());
+            return if real == path && real.exists() { whiteout(&shown) } else { Ok(()) };
         }
         if let Err(e) = fs::create_dir(&shown)
             && e.kind() != io::ErrorKind::AlreadyExists
@@ -303,6 +305,11 @@ fn hide(upper: &Path, path: &Path, first_id: u32) -> io::Result<()> {
         copy_ownership(&shown, &real, first_id)?;
     }
     extract::opaque(File::open(&shown)?, &shown).map_err(io::Error::other)
+}
+
+/// What overlayfs takes for a file that was removed.
+fn whiteout(path: &Path) -> io::Result<()> {
+    Ok(mknodat(CWD, path, FileType::CharacterDevice, Mode::empty(), 0)?)
 }
 
 fn ignore_not_found(removed: io::Result<()>) -> io::Result<()> {

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use super::{
     Auth, HOST_IMAGE, Image, Images, PullError, Usage, VOLUME_PREFIX,
+    closed_files::closed_paths,
     collect::{self, Candidate},
     document::{ImageConfig, ParsedConfig},
     files::{Files, IndexSignature},
@@ -114,7 +115,7 @@ impl ImageStore {
             let (id, record) = self.record(image_id)?;
             (id, record.layers)
         };
-        let hidden = if id == HOST_IMAGE { self.hidden_directories()? } else { Vec::new() };
+        let hidden = if id == HOST_IMAGE { self.hidden_paths()? } else { Vec::new() };
         let rootfs = rootfs::prepare(files, &id, &layers, container_id, &hidden, owners)?;
         if let Err(error) = files.touch(&id) {
             tracing::debug!(%error, image = id, "cannot record the last use of an image");
@@ -122,11 +123,14 @@ impl ImageStore {
         Ok(rootfs)
     }
 
-    fn hidden_directories(&self) -> Result<Vec<PathBuf>> {
+    /// What the image `host` does not show of the machine.
+    fn hidden_paths(&self) -> Result<Vec<PathBuf>> {
         let options = &self.inner.options;
         let found = (options.find_hidden)()
             .map_err(|e| RuntimeError::failed("find the data directories that the image host must not show", e))?;
-        Ok(options.hidden.iter().cloned().chain(found).collect())
+        let closed = closed_paths(Path::new("/"))
+            .map_err(|e| RuntimeError::failed("find the files that the image host must not show", e))?;
+        Ok(options.hidden.iter().cloned().chain(found).chain(closed).collect())
     }
 
     /// Unmounts and deletes it, if there is one. What is still mounted in it keeps it from being deleted.
