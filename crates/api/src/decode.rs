@@ -22,6 +22,9 @@ pub const MAX_YAML_DEPTH: usize = 64;
 /// Most duplicate or unknown fields of one document that are reported: nobody reads more.
 pub const MAX_REPORTED: usize = 100;
 
+/// How much of a field's path is reported: a key may be as long as a document, and every field below it has it in its path.
+pub const MAX_PATH: usize = 1024;
+
 /// Most objects with anything in them in one document. Six bytes can write one, and each takes 600 in memory; a
 /// document that could be stored has far fewer.
 pub const MAX_OBJECTS: usize = 100_000;
@@ -147,14 +150,38 @@ impl<'de> Visitor<'de> for FieldOrder<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
         while let Some(key) = entries.next_key::<String>()? {
             let position = FieldPosition::Field(self.position, &key);
-            let path = position.to_string();
-            if self.wanted.contains(path.as_str()) {
+            let path = reported_path(&position);
+            // Fields below a very long key are all reported as one.
+            let is_repeated = self.found.iter().rev().take(2).filter(|found| **found == path).count() == 2;
+            if !is_repeated && self.wanted.contains(path.as_str()) {
                 self.found.push(path);
             }
             entries.next_value_seed(FieldOrder { position: &position, wanted: self.wanted, found: self.found })?;
         }
         Ok(())
     }
+}
+
+/// A path as it is reported; of a very long one the beginning.
+pub fn reported_path(path: &impl fmt::Display) -> String {
+    struct Beginning(String);
+
+    impl fmt::Write for Beginning {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            let room = MAX_PATH.saturating_sub(self.0.len());
+            if text.len() <= room {
+                self.0.push_str(text);
+                return Ok(());
+            }
+            self.0.push_str(&text[..text.floor_char_boundary(room)]);
+            self.0.push('…');
+            Err(fmt::Error) // nothing more is formatted
+        }
+    }
+
+    let mut beginning = Beginning(String::new());
+    let _ = fmt::Write::write_fmt(&mut beginning, format_args!("{path}"));
+    beginning.0
 }
 
 /// Where the visitor is: a list on the stack, from the innermost step outwards.
@@ -273,7 +300,7 @@ impl<'de> Visitor<'de> for Node<'_> {
                     )));
                 }
             } else if self.notes.duplicates.len() < MAX_REPORTED && object.contains_key(&key) {
-                self.notes.duplicates.push(position.to_string());
+                self.notes.duplicates.push(reported_path(&position));
             }
             object.insert(key, value);
         }
@@ -324,6 +351,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn of_a_very_long_path_the_beginning_is_reported() {
+        let long = "é".repeat(50_000);
+        let fields: String = (0..20_000).map(|at| format!(r#""f{at}":1,"f{at}":2,"#)).collect();
+        let text = format!(r#"{{"a":{{"{long}":{{{fields}"last":1}}}},"b":1,"b":2}}"#);
+        let duplicates = json(text.as_bytes()).unwrap().duplicates;
+        assert_eq!(duplicates.len(), MAX_REPORTED);
+        assert!(duplicates.iter().all(|path| path.len() <= MAX_PATH + 3), "{duplicates:?}");
+        assert!(duplicates[0].starts_with("a.éé") && duplicates[0].ends_with("é…"), "{}", duplicates[0]);
+        let wanted = BTreeSet::from(["b", &*duplicates[0]]);
+        let order = json_field_order(text.as_bytes(), &wanted);
+        assert_eq!(order, [&*duplicates[0], &*duplicates[0], "b", "b"]);
+    }
 
     #[test]
     fn duplicates_are_reported_by_path_and_the_last_one_wins() {

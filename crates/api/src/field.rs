@@ -4,7 +4,10 @@ use std::fmt;
 
 use serde_json::Value;
 
-/// Where in an object: `spec.containers[0].env[1].name`, `metadata.labels[app]`.
+use crate::decode::{MAX_PATH, reported_path};
+
+/// Where in an object: `spec.containers[0].env[1].name`, `metadata.labels[app]`. Of a very long path the beginning: a key may be as long as
+/// an object, and everything below it has it in its path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Path(String);
 
@@ -17,15 +20,23 @@ impl Path {
     }
 
     pub fn child(&self, name: &str) -> Self {
-        if self.0.is_empty() { Self::new(name) } else { Path(format!("{}.{name}", self.0)) }
+        self.extended(if self.0.is_empty() { "" } else { "." }, name, "")
     }
 
     pub fn index(&self, index: usize) -> Self {
-        Path(format!("{}[{index}]", self.0))
+        self.extended("[", &index.to_string(), "]")
     }
 
     pub fn key(&self, key: &str) -> Self {
-        Path(format!("{}[{key}]", self.0))
+        self.extended("[", key, "]")
+    }
+
+    fn extended(&self, before: &str, step: &str, after: &str) -> Self {
+        let parts = [&*self.0, before, step, after];
+        if parts.iter().map(|part| part.len()).sum::<usize>() <= MAX_PATH {
+            return Path(parts.concat());
+        }
+        Path(reported_path(&format_args!("{}{before}{step}{after}", self.0)))
     }
 }
 
@@ -281,12 +292,21 @@ mod tests {
 
     #[test]
     fn of_very_long_errors_the_first_are_kept_and_the_rest_counted() {
-        let path = Path::new("spec").key(&"k".repeat(400_000));
-        let errors: Errors = (0..100).map(|n| FieldError::required(&path.index(n), "")).collect();
+        let (path, detail) = (Path::new("spec"), "k".repeat(400_000));
+        let errors: Errors = (0..100).map(|n| FieldError::required(&path.index(n), &*detail)).collect();
         assert_eq!((errors.iter().count(), errors.len()), (2, 100));
         let longer = FieldError::invalid(&path, "v".repeat(Errors::MAX_BYTES), "");
         let errors: Errors = [longer.clone(), longer].into_iter().collect();
         assert_eq!((errors.iter().count(), errors.len()), (1, 2), "one says what is wrong");
+    }
+
+    #[test]
+    fn of_a_very_long_path_the_beginning_is_kept() {
+        let key = Path::new("spec").key(&"k".repeat(400_000));
+        for path in [key.clone(), key.index(1), key.child("a").key("b")] {
+            assert_eq!(path, key);
+            assert_eq!(path.to_string(), format!("spec[{}…", "k".repeat(MAX_PATH - 5)));
+        }
     }
 
     #[test]

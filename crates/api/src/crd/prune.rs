@@ -6,7 +6,7 @@ use super::{
     structural::{Additional, Structural},
     walk_path::WalkPath,
 };
-use crate::decode::MAX_REPORTED;
+use crate::decode::{MAX_REPORTED, reported_path};
 
 /// What every resource has, embedded ones too; they are not the schema's to name.
 pub(super) const TYPE_AND_METADATA: [&str; 3] = ["apiVersion", "kind", "metadata"];
@@ -96,7 +96,7 @@ impl Pruning {
     fn report(&mut self, at: &WalkPath<'_>) {
         self.count += 1;
         if self.dropped.len() < MAX_REPORTED {
-            self.dropped.push(at.path().to_string());
+            self.dropped.push(reported_path(&at.path()));
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{Definition, Field, Id, Schema, Shape, Type, scalar};
 use crate::{
-    decode::MAX_REPORTED,
+    decode::{MAX_REPORTED, reported_path},
     field::{FieldError, Path},
     quantity::Quantity,
 };
@@ -225,7 +225,7 @@ impl Walk<'_> {
                     if self.unknown.len() < MAX_REPORTED {
                         let mut path = String::new();
                         position.write(&mut path);
-                        self.unknown.push(path);
+                        self.unknown.push(reported_path(&path));
                     }
                     superfluous = true;
                 }
