@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::{
     compare::compare,
     extract::field_set,
-    managers::{Conflict, ManagerId, Managers, ManagersError, Operation},
+    managers::{ConflictList, ManagerId, Managers, ManagersError, Operation},
     set::FieldSet,
     typed::Versions,
     updater::{Merged, Updater},
@@ -62,8 +62,8 @@ pub enum ApplyError {
     Invalid(String),
     #[error("failed to decode managed fields")]
     LiveManagers(#[source] ManagersError),
-    #[error("{}", super::managers::describe_conflicts(.0))]
-    Conflicts(Vec<Conflict>),
+    #[error("{}", .0.describe())]
+    Conflicts(ConflictList),
 }
 
 impl<'f, 's, V: Versions<'s>> FieldManager<'f, V> {
@@ -140,10 +140,10 @@ impl<'f, 's, V: Versions<'s>> FieldManager<'f, V> {
                     None => conflicts,
                 };
                 if !refused.is_empty() {
-                    return Err(ApplyError::Conflicts(Conflict::list(&refused)));
+                    return Err(ApplyError::Conflicts(ConflictList::new(&refused)));
                 }
                 let forced = updater.apply(live, config, &managers, true);
-                forced.map_err(|conflicts| ApplyError::Conflicts(Conflict::list(&conflicts)))?
+                forced.map_err(|conflicts| ApplyError::Conflicts(ConflictList::new(&conflicts)))?
             }
         };
         if self.name == KUBECTL {

@@ -226,27 +226,53 @@ impl Conflict {
     fn new(manager: &ManagerId, path: &Path<'_>) -> Self {
         Self { manager: manager.clone(), path: path.iter().map(ToString::to_string).collect() }
     }
-
-    /// One for each field.
-    pub(super) fn list(conflicts: &[(ManagerId, FieldSet<'_>)]) -> Vec<Self> {
-        let fields = conflicts.iter().flat_map(|(id, fields)| fields.paths().into_iter().map(move |path| (id, path)));
-        fields.map(|(id, path)| Self::new(id, &path)).collect()
-    }
 }
 
-/// All conflicts of an apply, as one text in upstream's words.
-pub fn describe_conflicts(conflicts: &[Conflict]) -> String {
-    if let [conflict] = conflicts {
-        return format!("Apply failed with 1 conflict: {}: {}", conflict.message(), conflict.path);
+/// The conflicts of an apply, one for each field. Paths are much longer than the fields of an object, so that not all of very many are listed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConflictList {
+    pub listed: Vec<Conflict>,
+    /// How many more there are.
+    pub omitted: usize,
+}
+
+impl ConflictList {
+    /// How long all paths and the names of their managers may be together.
+    const MAX_BYTES: usize = 256 << 10;
+
+    pub(super) fn new(conflicts: &[(ManagerId, FieldSet<'_>)]) -> Self {
+        let (mut list, mut bytes) = (Self::default(), 0);
+        for (id, fields) in conflicts {
+            for path in fields.paths() {
+                if bytes >= Self::MAX_BYTES {
+                    list.omitted += 1;
+                    continue;
+                }
+                let conflict = Conflict::new(id, &path);
+                bytes += conflict.path.len() + conflict.manager.name.len();
+                list.listed.push(conflict);
+            }
+        }
+        list
     }
-    let mut by_manager: BTreeMap<&ManagerId, Vec<&str>> = BTreeMap::new();
-    for conflict in conflicts {
-        by_manager.entry(&conflict.manager).or_default().push(&conflict.path);
+
+    /// All conflicts as one text in upstream's words.
+    pub fn describe(&self) -> String {
+        if let ([conflict], 0) = (&self.listed[..], self.omitted) {
+            return format!("Apply failed with 1 conflict: {}: {}", conflict.message(), conflict.path);
+        }
+        let mut by_manager: BTreeMap<&ManagerId, Vec<&str>> = BTreeMap::new();
+        for conflict in &self.listed {
+            by_manager.entry(&conflict.manager).or_default().push(&conflict.path);
+        }
+        let mut lines = Vec::new();
+        for (manager, paths) in by_manager {
+            lines.push(format!("conflicts with {}:", manager.describe()));
+            lines.extend(paths.iter().map(|path| format!("- {path}")));
+        }
+        if self.omitted > 0 {
+            lines.push(format!("and {} more conflicts", self.omitted));
+        }
+        format!("Apply failed with {} conflicts: {}", self.listed.len() + self.omitted, lines.join("\n"))
     }
-    let mut lines = Vec::new();
-    for (manager, paths) in by_manager {
-        lines.push(format!("conflicts with {}:", manager.describe()));
-        lines.extend(paths.iter().map(|path| format!("- {path}")));
-    }
-    format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
 }

@@ -13,6 +13,8 @@ use super::{
 
 /// Nobody reads more of them.
 const MAX_REPORTED: usize = 100;
+/// Nor more text: each names its whole path.
+const MAX_REPORTED_BYTES: usize = 64 << 10;
 
 /// Everything found, as one text; `None` if all is well.
 pub fn validate<'s, T: TypeRef<'s>>(ty: T, config: &Value) -> Option<String> {
@@ -21,12 +23,13 @@ pub fn validate<'s, T: TypeRef<'s>>(ty: T, config: &Value) -> Option<String> {
     match &errors[..] {
         [] => None,
         [single] => Some(single.clone()),
-        several => Some(several.iter().fold("errors:".to_owned(), |text, error| format!("{text}\n  {error}"))),
+        several => Some(format!("errors:\n  {}", several.join("\n  "))),
     }
 }
 
 fn report(errors: &mut Vec<String>, path: &str, why: &str) {
-    if errors.len() < MAX_REPORTED {
+    let bytes: usize = errors.iter().map(String::len).sum();
+    if errors.len() < MAX_REPORTED && bytes < MAX_REPORTED_BYTES {
         errors.push(if path.is_empty() { why.to_owned() } else { format!("{path}: {why}") });
     }
 }

@@ -5,7 +5,7 @@
 
 use http::{StatusCode, header};
 use mainstay_api::{
-    apply::managers::{Conflict, describe_conflicts},
+    apply::managers::{Conflict, ConflictList},
     descriptor::Descriptor,
     field::{Errors, FieldError},
 };
@@ -108,10 +108,10 @@ impl ApiError {
     }
 
     /// An apply would change fields that belong to others.
-    pub fn apply_conflicts(conflicts: &[Conflict]) -> Box<Self> {
+    pub fn apply_conflicts(conflicts: &ConflictList) -> Box<Self> {
         let cause = |conflict: &Conflict| json!({ "reason": "FieldManagerConflict", "message": conflict.message(), "field": conflict.path });
-        Self::new(StatusCode::CONFLICT, "Conflict", describe_conflicts(conflicts))
-            .caused_by(conflicts.iter().map(cause).collect())
+        Self::new(StatusCode::CONFLICT, "Conflict", conflicts.describe())
+            .caused_by(conflicts.listed.iter().map(cause).collect())
     }
 
     /// An applied configuration does not fit its kind. Upstream has no better code for it.

@@ -77,7 +77,7 @@ impl World {
     pub fn conflicts(&mut self, name: &str, config: Value) -> Vec<String> {
         match self.apply(name, config, false) {
             Err(ApplyError::Conflicts(conflicts)) => {
-                conflicts.iter().map(|conflict| format!("{}: {}", conflict.manager.name, conflict.path)).collect()
+                conflicts.listed.iter().map(|conflict| format!("{}: {}", conflict.manager.name, conflict.path)).collect()
             }
             other => panic!("no conflict: {other:?}"),
         }

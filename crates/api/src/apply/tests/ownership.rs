@@ -311,3 +311,36 @@ fn configurations_that_make_no_sense_are_refused_in_upstreams_words() {
         assert_eq!(error.to_string(), expected, "{config}");
     }
 }
+
+/// Each manager owns the same long field: what an object of a megabyte can have many of.
+#[test]
+fn of_very_many_conflicts_some_are_listed_and_the_rest_counted() {
+    let mut world = World::config_map();
+    let key = "k".repeat(200);
+    world.create("hand", json!({"data": {&*key: "0"}}));
+    let managed = (0..10_000).map(|at| {
+        json!({
+            "manager": format!("m{at}"), "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1",
+            "fieldsV1": {"f:data": {format!("f:{key}"): {}}},
+        })
+    });
+    world.object.as_mut().unwrap()["metadata"]["managedFields"] = managed.collect();
+    let Err(ApplyError::Conflicts(conflicts)) = world.apply("late", json!({"data": {&*key: "1"}}), false) else {
+        panic!("no conflict");
+    };
+    assert_eq!(conflicts.listed.len() + conflicts.omitted, 10_000);
+    assert!((1_000..2_000).contains(&conflicts.listed.len()), "{}", conflicts.listed.len());
+    let text = conflicts.describe();
+    assert!(text.starts_with("Apply failed with 10000 conflicts: conflicts with \"m0\":\n- .data.kkk"), "{text}");
+    assert!(text.ends_with(&format!("and {} more conflicts", conflicts.omitted)) && text.len() < 512 << 10, "{text}");
+    world.apply("late", json!({"data": {&*key: "1"}}), true).unwrap();
+    assert_eq!(world.managed().as_object().unwrap().len(), 1, "force takes the field from all of them");
+}
+
+#[test]
+fn what_is_wrong_below_a_long_key_is_told_a_few_times() {
+    let labels = (0..50).map(|at| (format!("{at}{}", "k".repeat(100_000)), json!(1)));
+    let labels: serde_json::Map<String, Value> = labels.collect();
+    let error = World::deployment().apply("a", json!({"metadata": {"labels": labels}}), false).unwrap_err();
+    assert!((100_000..300_000).contains(&error.to_string().len()), "{}", error.to_string().len());
+}
