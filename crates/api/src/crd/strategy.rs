@@ -4,7 +4,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{cel, default::apply_defaults, embedded, structural::Structural, validate::validate, walk_path::WalkPath};
+use super::{
+    cel,
+    default::{TooManyDefaults, apply_defaults},
+    embedded,
+    structural::Structural,
+    validate::validate,
+    walk_path::WalkPath,
+};
 use crate::{
     descriptor::{FieldPath, Scale},
     field::{Errors, FieldError, Path},
@@ -22,11 +29,12 @@ pub struct CustomStrategy {
 }
 
 impl CustomStrategy {
-    fn complete(&self, object: &mut Value, errors: &mut Errors) {
-        apply_defaults(&self.schema, object);
+    fn complete(&self, object: &mut Value, errors: &mut Errors) -> Result<(), TooManyDefaults> {
+        apply_defaults(&self.schema, object)?;
         if self.has_embedded {
             embedded::complete(&self.schema, object, &WalkPath::Root, errors);
         }
+        Ok(())
     }
 
     fn judge(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
@@ -48,7 +56,9 @@ impl CustomStrategy {
 impl Strategy for CustomStrategy {
     fn create(&self, object: &mut Value) -> Errors {
         let mut errors = Errors::new();
-        self.complete(object, &mut errors);
+        if let Err(why) = self.complete(object, &mut errors) {
+            return too_large(why);
+        }
         if self.has_status
             && let Some(fields) = object.as_object_mut()
         {
@@ -60,7 +70,9 @@ impl Strategy for CustomStrategy {
 
     fn update(&self, object: &mut Value, old: &Value) -> Errors {
         let mut errors = Errors::new();
-        self.complete(object, &mut errors);
+        if let Err(why) = self.complete(object, &mut errors) {
+            return too_large(why);
+        }
         self.judge(object, Some(old), &mut errors);
         errors
     }
@@ -68,6 +80,11 @@ impl Strategy for CustomStrategy {
     fn update_status(&self, object: &mut Value, old: &Value) -> Errors {
         self.update(object, old)
     }
+}
+
+/// Nothing else is said of an object that is not complete.
+fn too_large(why: TooManyDefaults) -> Errors {
+    FieldError::forbidden(&Path::ROOT, why.to_string()).into()
 }
 
 /// A number of replicas, where there is one.
