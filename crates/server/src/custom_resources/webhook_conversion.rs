@@ -1,8 +1,11 @@
 //! Conversion between versions by a webhook: `ConversionReview`.
 //!
-//! Reading a stored object is not asynchronous anywhere else, so a conversion waits on the thread that needs it, which hands its connections to another
-//! meanwhile. Lists ask for all of their objects at once beforehand ([`prefetch`]), and what was converted is kept beside the stored entry, so
+//! Lists, watches and GETs ask for all of their objects at once beforehand ([`prefetch`]), and what was converted is kept beside the stored entry, so
 //! that an object is converted once per version and not once per reader.
+//!
+//! Reading a stored object is not asynchronous anywhere else, so the conversion of a write waits on the thread that needs it, which hands its
+//! connections to another meanwhile. Threads are not endless: only so many conversions wait like that, and further ones fail, so that a webhook
+//! that hangs holds up nobody else.
 
 use std::{
     sync::{Arc, OnceLock, Weak},
@@ -29,6 +32,8 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// How many objects one review asks for, and about how many bytes of them: an answer is bounded.
 const BATCH: usize = 500;
 const BATCH_BYTES: usize = 1 << 20;
+/// How many threads wait for conversions at most; the runtime has some hundreds.
+pub const MAX_WAITING_THREADS: usize = 128;
 
 /// The handler, once there is one: webhooks are called through it.
 pub type HandlerCell = Arc<OnceLock<Weak<Handler>>>;
@@ -59,8 +64,7 @@ impl Conversion for WebhookConversion {
     fn try_to_served(&self, object: &mut Value) -> Result<(), String> {
         self.convert_one(object, &self.served_version)?;
         prune_resource(&self.served, object);
-        apply_defaults(&self.served, object);
-        Ok(())
+        apply_defaults(&self.served, object).map_err(|why| self.failure(object, &why.to_string()))
     }
 }
 
@@ -72,17 +76,28 @@ impl WebhookConversion {
         if Handle::current().runtime_flavor() != RuntimeFlavor::MultiThread {
             return Err("conversion webhooks need a runtime of several threads".to_owned());
         }
+        let handler = self.handler()?;
+        let waiting = handler.api.webhooks.waiting_threads.try_acquire();
+        let _waiting = waiting.map_err(|_| self.failure(object, "too many conversions wait for webhooks"))?;
         let objects = vec![object.take()];
         let converted = tokio::task::block_in_place(|| Handle::current().block_on(self.convert(objects, version)))?;
         *object = converted.into_iter().next().unwrap_or_default();
         Ok(())
     }
 
+    fn handler(&self) -> Result<Arc<Handler>, String> {
+        self.handler.get().and_then(Weak::upgrade).ok_or_else(|| "the server stops".to_owned())
+    }
+
+    fn failure(&self, object: &Value, why: &str) -> String {
+        let from = object["apiVersion"].as_str().unwrap_or_default();
+        format!("conversion webhook for {from}, Kind={} failed: {why}", self.kind)
+    }
+
     async fn convert(&self, objects: Vec<Value>, version: &str) -> Result<Vec<Value>, String> {
-        let from = objects.first().and_then(|object| object["apiVersion"].as_str()).unwrap_or_default().to_owned();
-        let failed = |why: String| format!("conversion webhook for {from}, Kind={} failed: {why}", self.kind);
-        let handler =
-            self.handler.get().and_then(Weak::upgrade).ok_or_else(|| failed("the server stops".to_owned()))?;
+        let first = objects.first().map(|object| json!({ "apiVersion": object["apiVersion"] })).unwrap_or_default();
+        let failed = |why: String| self.failure(&first, &why);
+        let handler = self.handler()?;
         let uid = Uuid::new_v4().to_string();
         let versions = self.webhook["conversionReviewVersions"].as_array().into_iter().flatten();
         let version_name = versions.filter_map(Value::as_str).find(|version| ["v1", "v1beta1"].contains(version));
@@ -144,39 +159,48 @@ fn check_answer(objects: Vec<Value>, mut answer: Value, uid: &str, version: &str
     converted.into_iter().zip(objects).enumerate().map(check).collect()
 }
 
-/// Converts the entries of a list that are stored in another version, with as few reviews as possible.
+/// Converts those of the entries that are stored in another version, with as few reviews as possible.
 pub async fn prefetch(api: &Api, d: &Descriptor, entries: &[Arc<Entry>]) -> ApiResult<()> {
-    let Some(conversion) = api.served.webhook_conversion(d) else { return Ok(()) };
-    let missing: Vec<&Arc<Entry>> = entries.iter().filter(|entry| !object::is_converted(d, entry)).collect();
-    let mut bytes = 0;
-    let batches = missing.chunk_by(move |_, next| {
-        bytes += next.value.len() + BATCH_BYTES / BATCH;
-        let fits = bytes <= BATCH_BYTES;
-        bytes *= usize::from(fits);
-        fits
-    });
-    for batch in batches {
-        let mut waiting = Vec::new();
-        let mut objects = Vec::new();
-        for entry in batch {
-            let stored: Value =
-                serde_json::from_slice(&entry.value).map_err(|e| object::unreadable(entry, &e.to_string()))?;
-            if stored["apiVersion"] != *conversion.served_version {
-                waiting.push(entry);
-                objects.push(stored);
+    match api.served.webhook_conversion(d) {
+        Some(conversion) => conversion.prefetch(d, entries).await,
+        None => Ok(()),
+    }
+}
+
+impl WebhookConversion {
+    /// The same, where it is known that a webhook converts them.
+    pub async fn prefetch(&self, d: &Descriptor, entries: &[Arc<Entry>]) -> ApiResult<()> {
+        let missing: Vec<&Arc<Entry>> = entries.iter().filter(|entry| !object::is_converted(d, entry)).collect();
+        let mut bytes = 0;
+        let batches = missing.chunk_by(move |_, next| {
+            bytes += next.value.len() + BATCH_BYTES / BATCH;
+            let fits = bytes <= BATCH_BYTES;
+            bytes *= usize::from(fits);
+            fits
+        });
+        for batch in batches {
+            let mut waiting = Vec::new();
+            let mut objects = Vec::new();
+            for entry in batch {
+                let stored: Value =
+                    serde_json::from_slice(&entry.value).map_err(|e| object::unreadable(entry, &e.to_string()))?;
+                if stored["apiVersion"] != *self.served_version {
+                    waiting.push(entry);
+                    objects.push(stored);
+                }
+            }
+            if objects.is_empty() {
+                continue;
+            }
+            let converted = self.convert(objects, &self.served_version).await.map_err(ApiError::internal)?;
+            for (entry, mut converted) in waiting.into_iter().zip(converted) {
+                prune_resource(&self.served, &mut converted);
+                apply_defaults(&self.served, &mut converted).map_err(|why| ApiError::internal(why.to_string()))?;
+                object::remember_converted(d, entry, Wire::encode(&converted));
             }
         }
-        if objects.is_empty() {
-            continue;
-        }
-        let converted = conversion.convert(objects, &conversion.served_version).await.map_err(ApiError::internal)?;
-        for (entry, mut converted) in waiting.into_iter().zip(converted) {
-            prune_resource(&conversion.served, &mut converted);
-            apply_defaults(&conversion.served, &mut converted);
-            object::remember_converted(d, entry, Wire::encode(&converted));
-        }
+        Ok(())
     }
-    Ok(())
 }
 
 #[cfg(test)]

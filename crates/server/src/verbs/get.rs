@@ -2,6 +2,7 @@
 
 use super::Call;
 use crate::{
+    custom_resources::webhook_conversion,
     http::{
         query::Version,
         reply,
@@ -26,6 +27,7 @@ pub async fn get(call: &Call<'_>) -> ApiResult<Response> {
         return Err(ApiError::too_large_version(wanted, newest.0));
     }
     let entry = entry.ok_or_else(|| ApiError::not_found(&target.d, &target.name))?;
+    webhook_conversion::prefetch(api, &target.d, std::slice::from_ref(&entry)).await?;
     let wire = Wire::from_entry(&target.d, &entry)?;
     reply::object(&target.d, *accepted, *row, &wire, Some(entry.modified))
 }

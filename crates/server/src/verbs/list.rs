@@ -117,6 +117,9 @@ pub async fn page(api: &Api, target: &Target, query: &Query, filter: &Filter) ->
             }
             error => error.into(),
         })?;
+        if !filter.is_empty() {
+            webhook_conversion::prefetch(api, &target.d, &listing.entries).await?;
+        }
         revision = Some(listing.revision);
         let unread = listing.remaining;
         let total = listing.entries.len();
@@ -166,6 +169,9 @@ async fn single(api: &Api, target: &Target, filter: &Filter, name: &str, version
     let key = crate::objects::keys::key(&target.d, target.namespace.as_deref(), name);
     let (entry, revision) =
         if version == Version::Any { api.store.get_any(&key).await? } else { api.store.get(&key).await? };
+    if let Some(entry) = &entry {
+        webhook_conversion::prefetch(api, &target.d, std::slice::from_ref(entry)).await?;
+    }
     let entries = entry.filter(|entry| filter.matches(&target.d, entry)).into_iter().collect();
     Ok(Page { entries, revision, next: None, remaining: None })
 }

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Call, list};
 use crate::{
+    custom_resources::webhook_conversion::WebhookConversion,
     documents::metrics,
     http::{
         negotiate::{Encoding, Shape},
@@ -34,6 +35,8 @@ const PIECE: usize = 64 * 1024;
 const LONGEST_TIMEOUT: u64 = 7 * 24 * 3600;
 /// How many batches of events that are ready are delivered after a watch was told to end.
 const FLUSHES: usize = 16;
+/// How many events a conversion webhook is asked about before the first of them is sent.
+const CONVERTED_AT_ONCE: usize = 500;
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// What counts a watch as open until it is dropped.
@@ -78,6 +81,8 @@ pub async fn watch(call: &Call<'_>, stop: CancellationToken, open: OpenWatch) ->
         source,
         filter,
         encoder,
+        conversion: api.served.webhook_conversion(&target.d),
+        converted: 0,
         bookmarks: query.bookmarks.then(|| bookmark_timer(api.settings.bookmark_interval)),
         deadline: Instant::now() + patience,
         stop,
@@ -102,6 +107,17 @@ enum PendingEvent {
     Change(Change),
 }
 
+impl PendingEvent {
+    fn entries(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        let (first, second) = match self {
+            Self::Initial(entry) => (Some(entry), None),
+            Self::InitialEnd(_) => (None, None),
+            Self::Change(change) => (change.previous.as_ref(), change.current.as_ref()),
+        };
+        first.into_iter().chain(second)
+    }
+}
+
 struct WatchStream {
     /// Told before anything more is taken from the source. Encoded as the client takes it, so that
     /// what is held for a slow client is shared with everyone else.
@@ -109,6 +125,10 @@ struct WatchStream {
     source: Result<Box<dyn Watch>, StoreError>,
     filter: Filter,
     encoder: Encoder,
+    /// The webhook that converts objects to the version that is watched.
+    conversion: Option<Arc<WebhookConversion>>,
+    /// How many of the events that are due it has converted.
+    converted: usize,
     bookmarks: Option<Interval>,
     deadline: Instant,
     stop: CancellationToken,
@@ -123,9 +143,12 @@ impl WatchStream {
         let mut this = state?;
         loop {
             let mut piece = Vec::new();
-            while piece.len() < PIECE
-                && let Some(due) = this.due.next()
-            {
+            while piece.len() < PIECE {
+                if let Err(error) = this.convert_due().await {
+                    piece.extend(line("ERROR", &error.status()));
+                    return Some((piece.into(), None));
+                }
+                let Some(due) = this.due.next() else { break };
                 if let Err(error) = this.encoder.due(&this.filter, &due, &mut piece) {
                     piece.extend(line("ERROR", &error.status()));
                     return Some((piece.into(), None));
@@ -145,6 +168,19 @@ impl WatchStream {
                 Err(error) => return Some((this.encoder.error(error), None)),
             }
         }
+    }
+
+    /// Has the webhook convert the next events, if it has not yet.
+    async fn convert_due(&mut self) -> ApiResult<()> {
+        let Some(conversion) = &self.conversion else { return Ok(()) };
+        if let Some(left) = self.converted.checked_sub(1) {
+            self.converted = left;
+            return Ok(());
+        }
+        let next = &self.due.as_slice()[..self.due.len().min(CONVERTED_AT_ONCE)];
+        let entries: Vec<Arc<Entry>> = next.iter().flat_map(PendingEvent::entries).cloned().collect();
+        self.converted = next.len().saturating_sub(1);
+        conversion.prefetch(&self.encoder.d, &entries).await
     }
 
     /// What the store has to say next; nothing more once the watch is over.

@@ -30,12 +30,14 @@ use socket2::SockRef;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
+    sync::Semaphore,
 };
 use tokio_rustls::TlsConnector;
 
 use super::circuit_breaker::CircuitBreaker;
 use crate::{
     api::Api,
+    custom_resources::webhook_conversion::MAX_WAITING_THREADS,
     objects::{keys, object},
     relay::{Agents, agent::KEEPALIVE, service, tunnel},
 };
@@ -116,13 +118,26 @@ struct IdleConnection {
     since: Instant,
 }
 
-#[derive(Default)]
 pub struct WebhookClient {
+    /// A permit for each thread that waits for a conversion.
+    pub waiting_threads: Semaphore,
     breaker: CircuitBreaker,
     idle: Mutex<HashMap<String, Vec<IdleConnection>>>,
     /// The way to pods, where there are any.
     agents: OnceLock<Arc<Agents>>,
     hasher: RandomState,
+}
+
+impl Default for WebhookClient {
+    fn default() -> Self {
+        Self {
+            waiting_threads: Semaphore::new(MAX_WAITING_THREADS),
+            breaker: CircuitBreaker::default(),
+            idle: Mutex::default(),
+            agents: OnceLock::default(),
+            hasher: RandomState::default(),
+        }
+    }
 }
 
 impl WebhookClient {

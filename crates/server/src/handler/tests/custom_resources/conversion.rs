@@ -16,6 +16,8 @@ struct Webhook {
     client_config: Value,
     calls: Arc<AtomicUsize>,
     broken: Arc<std::sync::atomic::AtomicBool>,
+    /// Who wants it to hang takes this lock.
+    answers: Arc<tokio::sync::RwLock<()>>,
 }
 
 fn converted(object: &Value, version: &str) -> Value {
@@ -44,15 +46,20 @@ impl Webhook {
         let acceptor = TlsAcceptor::from(Arc::new(tls));
         let (calls, broken): (Arc<AtomicUsize>, Arc<std::sync::atomic::AtomicBool>) = Default::default();
         let (counted, breaks) = (calls.clone(), broken.clone());
+        let answers = Arc::<tokio::sync::RwLock<()>>::default();
+        let may_answer = answers.clone();
         tokio::spawn(async move {
             while let Ok((tcp, _)) = listener.accept().await {
                 let (acceptor, counted, breaks) = (acceptor.clone(), counted.clone(), breaks.clone());
+                let may_answer = may_answer.clone();
                 tokio::spawn(async move {
                     let Ok(io) = acceptor.accept(tcp).await else { return };
                     let service = service_fn(move |request: Request<hyper::body::Incoming>| {
                         counted.fetch_add(1, Ordering::SeqCst);
                         let is_broken = breaks.load(Ordering::SeqCst);
+                        let may_answer = may_answer.clone();
                         async move {
+                            let _answers = may_answer.read().await;
                             let body = request.into_body().collect().await?.to_bytes();
                             let review: Value = serde_json::from_slice(&body).unwrap();
                             let wanted = review["request"]["desiredAPIVersion"].as_str().unwrap();
@@ -75,7 +82,7 @@ impl Webhook {
             }
         });
         let client_config = json!({"url": url, "caBundle": BASE64_STANDARD.encode(made.cert.pem())});
-        Self { client_config, calls, broken }
+        Self { client_config, calls, broken, answers }
     }
 }
 
@@ -135,4 +142,67 @@ async fn a_webhook_that_fails_fails_the_request() {
     assert!(message.ends_with(words), "{message}");
     server.expect(500, Method::POST, CRONTABS, &crontab("b")).await;
     server.expect(200, Method::GET, "/apis/stable.example.com/v2/namespaces/default/crontabs/a", &Value::Null).await;
+}
+
+/// The runtime has few threads, so that those that wait for a webhook would be noticed.
+#[test]
+fn a_webhook_that_hangs_holds_up_its_own_readers_alone() {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(2).max_blocking_threads(4).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let webhook = Webhook::start().await;
+        let server = Server::new(Settings::default()).await;
+        server.expect(201, Method::POST, CRDS, &two_versions(&webhook)).await;
+        let v2 = "/apis/stable.example.com/v2/namespaces/default/crontabs";
+        for name in ["a", "b"] {
+            let object = json!({"metadata": {"name": name, "labels": {"l": "v"}}, "spec": {"schedule": "*"}});
+            server.expect(201, Method::POST, v2, &object).await;
+        }
+        let silence = webhook.answers.write().await;
+        let (gets, lists) = (format!("{CRONTABS}/a"), format!("{CRONTABS}?labelSelector=l"));
+        let watches = format!("{CRONTABS}?watch=1&timeoutSeconds=1&labelSelector=l");
+        let reads: Vec<_> = [gets, lists, watches]
+            .iter()
+            .flat_map(|path| std::iter::repeat_n(path, 20))
+            .map(|path| {
+                let response = server.start(&administrator(), Method::GET, path, Full::from(""));
+                tokio::spawn(async move {
+                    let (head, body) = response.await.into_parts();
+                    let text = body.collect().await.unwrap().to_bytes();
+                    (head.status.as_u16(), String::from_utf8_lossy(&text).into_owned())
+                })
+            })
+            .collect();
+        while webhook.calls.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+        tokio::spawn({
+            let other = server.start(&administrator(), Method::GET, "/api/v1/namespaces/default", Full::from(""));
+            async move { assert_eq!(other.await.status(), 200) }
+        })
+        .await
+        .unwrap();
+        drop(silence);
+        for read in reads {
+            let (code, text) = read.await.unwrap();
+            // Who waited on a thread of the runtime would have run into the timeout of the webhook.
+            assert_eq!(code, 200, "{text}");
+            assert!(text.contains(r#""cronSpec":"*""#) && !text.contains("ERROR"), "{text}");
+        }
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn selectors_ask_the_webhook_once_for_all() {
+    let webhook = Webhook::start().await;
+    let server = Server::new(Settings::default()).await;
+    server.expect(201, Method::POST, CRDS, &two_versions(&webhook)).await;
+    for n in 0..20 {
+        let object = json!({"metadata": {"name": format!("c{n}"), "labels": {"l": "v"}}, "spec": {"schedule": "*"}});
+        server.expect(201, Method::POST, "/apis/stable.example.com/v2/namespaces/default/crontabs", &object).await;
+    }
+    webhook.calls.store(0, Ordering::SeqCst);
+    let list = server.get(&format!("{CRONTABS}?labelSelector=l")).await.into_body();
+    assert_eq!(list["items"].as_array().unwrap().len(), 20);
+    assert_eq!(webhook.calls.load(Ordering::SeqCst), 1);
 }
