@@ -1,12 +1,10 @@
-//! The public keys of an issuer: found by OpenID discovery, fetched when a token names a key that is not known yet.
+//! The public keys of an issuer: found by OpenID discovery, fetched when a token names a key that is not known yet, and
+//! when those that are known are some minutes old, so that a key that the issuer has retired is not believed for long.
 //!
 //! Fetching has limits, because anybody can name unknown keys: one fetch at a time, a pause between two, seconds for
 //! each, and documents of at most a mebibyte. While the issuer does not answer, the keys that are known stay good.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::Uri;
@@ -16,6 +14,7 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
+use jiff::{SignedDuration, Timestamp};
 use jsonwebtoken::{
     DecodingKey,
     jwk::{Jwk, JwkSet},
@@ -27,7 +26,9 @@ use tokio::sync::Mutex;
 
 use super::config::{ConfigError, IssuerConfig};
 
-const BETWEEN_FETCHES: Duration = Duration::from_secs(10);
+const BETWEEN_FETCHES: SignedDuration = SignedDuration::from_secs(10);
+/// Keys that were fetched longer ago are fetched anew when a token comes. Upstream's are used until a token names another key.
+const MAX_AGE: SignedDuration = SignedDuration::from_mins(5);
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_DOCUMENT: usize = 1 << 20;
 
@@ -53,8 +54,15 @@ pub struct IssuerKeys {
     issuer: String,
     discovery: String,
     client: Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
-    keys: RwLock<Vec<Jwk>>,
-    last_fetch: Mutex<Option<Instant>>,
+    keys: RwLock<FetchedKeys>,
+    /// When a fetch was last tried. Held while one is under way.
+    last_attempt: Mutex<Option<Timestamp>>,
+}
+
+#[derive(Default)]
+struct FetchedKeys {
+    keys: Vec<Jwk>,
+    fetched_at: Option<Timestamp>,
 }
 
 impl IssuerKeys {
@@ -85,32 +93,41 @@ impl IssuerKeys {
             discovery,
             client: Client::builder(TokioExecutor::new()).build(https),
             keys: RwLock::default(),
-            last_fetch: Mutex::default(),
+            last_attempt: Mutex::default(),
         })
     }
 
     /// The keys that a token may be signed with: the one it names, or all if it names none.
-    pub async fn candidates(&self, id: Option<&str>) -> Vec<DecodingKey> {
+    pub async fn candidates(&self, id: Option<&str>, now: Timestamp) -> Vec<DecodingKey> {
         let known = self.known(id);
-        if !known.is_empty() {
+        let mut last_attempt = if known.is_empty() {
+            // Whoever comes while another fetches waits for the same answer.
+            self.last_attempt.lock().await
+        } else if self.are_fresh(now) {
             return known;
+        } else {
+            match self.last_attempt.try_lock() {
+                Ok(last_attempt) => last_attempt,
+                Err(_) => return known,
+            }
+        };
+        if last_attempt.is_none_or(|last| elapsed(last, now) >= BETWEEN_FETCHES) {
+            match self.fetch().await {
+                Ok(keys) => *self.keys.write() = FetchedKeys { keys, fetched_at: Some(now) },
+                Err(error) => tracing::warn!(issuer = self.issuer, %error, "cannot fetch the keys of a token issuer"),
+            }
+            *last_attempt = Some(now);
         }
-        // Whoever comes while another fetches is told what is known: nothing.
-        let Ok(mut last) = self.last_fetch.try_lock() else { return Vec::new() };
-        if last.is_some_and(|last| last.elapsed() < BETWEEN_FETCHES) {
-            return Vec::new();
-        }
-        match self.fetch().await {
-            Ok(keys) => *self.keys.write() = keys,
-            Err(error) => tracing::warn!(issuer = self.issuer, %error, "cannot fetch the keys of a token issuer"),
-        }
-        *last = Some(Instant::now());
         self.known(id)
     }
 
+    fn are_fresh(&self, now: Timestamp) -> bool {
+        self.keys.read().fetched_at.is_some_and(|fetched_at| elapsed(fetched_at, now) < MAX_AGE)
+    }
+
     fn known(&self, id: Option<&str>) -> Vec<DecodingKey> {
-        let keys = self.keys.read();
-        let named = keys.iter().filter(|key| id.is_none() || key.common.key_id.as_deref() == id);
+        let fetched = self.keys.read();
+        let named = fetched.keys.iter().filter(|key| id.is_none() || key.common.key_id.as_deref() == id);
         named.filter_map(|key| DecodingKey::from_jwk(key).ok()).collect()
     }
 
@@ -140,6 +157,11 @@ impl IssuerKeys {
             tokio::time::timeout(FETCH_TIMEOUT, fetched).await.map_err(|_| unreachable("timed out".to_owned()))??;
         serde_json::from_slice(&bytes).map_err(|error| unreadable(error.to_string()))
     }
+}
+
+/// A clock that was set back does not make anything young.
+fn elapsed(since: Timestamp, now: Timestamp) -> SignedDuration {
+    now.duration_since(since).abs()
 }
 
 fn with_cause(error: &dyn std::error::Error) -> String {

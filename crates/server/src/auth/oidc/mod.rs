@@ -95,7 +95,7 @@ impl Issuer {
         if !ALGORITHMS.contains(&header.alg) {
             return Err(format!("signed with {:?}, which is not accepted", header.alg));
         }
-        let keys = self.keys.candidates(header.kid.as_deref()).await;
+        let keys = self.keys.candidates(header.kid.as_deref(), now).await;
         if keys.is_empty() {
             return Err("signed with a key that the issuer does not name".to_owned());
         }

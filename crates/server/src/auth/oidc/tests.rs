@@ -1,4 +1,11 @@
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -14,11 +21,12 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 
-/// A provider on loopback with one key, `k1`.
+/// A provider on loopback with one key, `k1`, until it retires that.
 struct Provider {
     address: SocketAddr,
     certificate: String,
     key: KeyPair,
+    has_retired: Arc<AtomicBool>,
 }
 
 impl Provider {
@@ -50,13 +58,21 @@ impl Provider {
             ("/keys", json!({ "keys": [jwk] })),
         ]);
         let (documents, acceptor) = (Arc::new(documents), TlsAcceptor::from(Arc::new(tls)));
+        let has_retired = Arc::<AtomicBool>::default();
+        let retired = has_retired.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (documents, acceptor) = (documents.clone(), acceptor.clone());
+                let (documents, acceptor, retired) = (documents.clone(), acceptor.clone(), retired.clone());
                 tokio::spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else { return };
                     let respond = service_fn(|request: Request<Incoming>| {
-                        let document = documents.get(request.uri().path()).map(ToString::to_string);
+                        let path = request.uri().path();
+                        let document = match documents.get(path).map(ToString::to_string) {
+                            Some(_) if path == "/keys" && retired.load(Ordering::SeqCst) => {
+                                Some(json!({ "keys": [] }).to_string())
+                            }
+                            document => document,
+                        };
                         async move {
                             Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::from(
                                 document.unwrap_or_default(),
@@ -69,7 +85,7 @@ impl Provider {
                 });
             }
         });
-        Self { address, certificate: certificate.pem(), key }
+        Self { address, certificate: certificate.pem(), key, has_retired }
     }
 
     fn url(&self) -> String {
@@ -190,6 +206,35 @@ async fn expressions_map_claims_and_rules_judge_them() {
     assert_eq!(trusted.user(&claims(json!({ "exp": 1_900_000_000 })), now()).await, None, "lives too long");
     assert_eq!(trusted.user(&claims(json!({ "roles": "system:masters" })), now()).await, None, "reserved");
     assert_eq!(trusted.user(&claims(json!({ "roles": 7 })), now()).await, None, "no text");
+}
+
+#[tokio::test]
+async fn a_key_that_the_issuer_has_retired_is_not_believed_for_long() {
+    let provider = Provider::start().await;
+    let trusted = TrustedIssuers::new(provider.configuration(people()), "https://own").unwrap();
+    let claims = json!({
+        "iss": provider.url(), "aud": "mainstay", "exp": 1_900_000_000, "sub": "42", "email": "ann@example.com",
+        "groups": ["devs"], "tenant": "t1",
+    });
+    let token = provider.token(&claims);
+    assert!(trusted.user(&token, now()).await.is_some());
+    provider.has_retired.store(true, Ordering::SeqCst);
+    let at = |seconds: i64| now() + jiff::SignedDuration::from_secs(seconds);
+    assert!(trusted.user(&token, at(60)).await.is_some(), "not asked at every request");
+    assert_eq!(trusted.user(&token, at(301)).await, None);
+}
+
+#[tokio::test]
+async fn everybody_who_comes_with_the_first_token_gets_in() {
+    let provider = Provider::start().await;
+    let trusted = TrustedIssuers::new(provider.configuration(people()), "https://own").unwrap();
+    let claims = json!({
+        "iss": provider.url(), "aud": "mainstay", "exp": 1_900_000_000, "sub": "42", "email": "ann@example.com",
+        "groups": ["devs"], "tenant": "t1",
+    });
+    let token = provider.token(&claims);
+    let users = futures::future::join_all((0..8).map(|_| trusted.user(&token, now()))).await;
+    assert!(users.iter().all(Option::is_some), "{users:?}");
 }
 
 #[tokio::test]
