@@ -67,6 +67,7 @@ pub mod taint {
 pub mod finalizer {
     pub const PV_PROTECTION: &str = "kubernetes.io/pv-protection";
     pub const PVC_PROTECTION: &str = "kubernetes.io/pvc-protection";
+    pub const VAC_PROTECTION: &str = "kubernetes.io/vac-protection";
     /// On a ResourceClaim: devices are allocated to it.
     pub const RESOURCE_CLAIM_PROTECTION: &str = "resource.kubernetes.io/delete-protection";
 }

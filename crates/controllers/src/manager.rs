@@ -113,6 +113,7 @@ fn controllers(context: &Arc<Context>, clients: &Clients, settings: &Settings) -
         volumes::claims::controller(&context_for("persistent-volume-binder")),
         volumes::volume_lifecycle::controller(&context_for("persistent-volume-binder")),
         volumes::ephemeral::controller(&context_for("ephemeral-volume-controller")),
+        volumes::attributes_class::controller(&context_for("volumeattributesclass-protection-controller")),
     ];
     controllers.extend(of_server.into_iter().flatten());
     controllers
@@ -140,6 +141,7 @@ pub async fn run_with_metrics(
     tasks.spawn(context.service_tables.clone().run(client.clone(), stop.clone()));
     tasks.spawn(context.config_templates.clone().run(client.clone(), stop.clone()));
     tasks.spawn(context.machine_files.clone().run(client.clone(), stop.clone()));
+    tasks.spawn(context.attributes_classes.clone().run(client.clone(), stop.clone()));
     context.device_caches.run(&client, &tasks, &stop);
     context.machine_caches.run(&client, &tasks, &stop);
     tasks.spawn(context.metadata.clone().run(stop.clone()));

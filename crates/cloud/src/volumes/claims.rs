@@ -77,6 +77,10 @@ fn refusal(claim: &PersistentVolumeClaim) -> Option<&'static str> {
         Some("a Cinder volume is attached to one server: only ReadWriteOnce and ReadWriteOncePod are possible")
     } else if spec.selector.is_some() {
         Some("volumes are made without labels: a selector is not possible")
+    } else if spec.volume_attributes_class_name.as_deref().is_some_and(|class| !class.is_empty()) {
+        Some(
+            "Cinder volumes are of the type that their StorageClass names: a volumeAttributesClassName is not possible",
+        )
     } else {
         None
     }

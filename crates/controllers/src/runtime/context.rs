@@ -15,7 +15,7 @@ use k8s_openapi::api::{
     policy::v1::PodDisruptionBudget,
     rbac::v1::ClusterRole,
     resource::v1::{DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice},
-    storage::v1::StorageClass,
+    storage::v1::{StorageClass, VolumeAttributesClass},
     storagemigration::v1::StorageVersionMigration,
 };
 use kube::Client;
@@ -189,6 +189,7 @@ pub struct Context {
     /// Likewise.
     pub config_templates: Arc<Cache<ConfigTemplate>>,
     pub machine_files: Arc<Cache<MachineFile>>,
+    pub attributes_classes: Arc<Cache<VolumeAttributesClass>>,
     pub device_caches: DeviceCaches,
     pub machine_caches: MachineCaches,
     /// Which resources the server has.
@@ -205,6 +206,7 @@ impl Context {
         let (device_caches, machine_caches) = (DeviceCaches::default(), MachineCaches::default());
         let config_templates = Arc::new(Cache::new());
         let machine_files = Arc::new(Cache::new());
+        let attributes_classes = Arc::new(Cache::new());
         Arc::new(Self {
             client,
             caches,
@@ -214,6 +216,7 @@ impl Context {
             service_tables,
             config_templates,
             machine_files,
+            attributes_classes,
             device_caches,
             machine_caches,
             discovery,

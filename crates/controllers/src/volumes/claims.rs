@@ -170,11 +170,14 @@ impl Controller for ClaimController {
         status: ClaimStatus,
         _: &Outcomes<()>,
     ) -> Result<(), ApiError> {
-        let ClaimStatus { version, phase, capacity, access_modes } = status;
+        let ClaimStatus { version, phase, capacity, access_modes, attributes_class } = status;
         let mut patch = json!({"metadata": {"resourceVersion": version}, "status": {"phase": phase}});
         if let Some(capacity) = capacity {
             patch["status"]["capacity"] = json!(capacity);
             patch["status"]["accessModes"] = json!(access_modes);
+        }
+        if let Some(class) = attributes_class {
+            patch["status"]["currentVolumeAttributesClassName"] = json!(class);
         }
         let result = self.claims(namespace).patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await;
         match result {

@@ -1,4 +1,4 @@
-//! Matching of volumes and claims: class, mode, size, access modes, labels, node. Pure.
+//! Matching of volumes and claims: classes, mode, size, access modes, labels, node. Pure.
 
 use std::collections::BTreeMap;
 
@@ -65,6 +65,8 @@ pub fn why_not(
     let class = |class: &Option<String>| class.clone().unwrap_or_default();
     if class(&wanted.storage_class_name) != class(&offer.storage_class_name) {
         Some("the storageClasses do not match")
+    } else if class(&wanted.volume_attributes_class_name) != class(&offer.volume_attributes_class_name) {
+        Some("the volumeAttributesClasses do not match")
     } else if mode(&wanted.volume_mode) != mode(&offer.volume_mode) {
         Some("the volumeModes do not match")
     } else if capacity(volume) < requested(claim) {

@@ -6,6 +6,7 @@
 //!   that uses the claim was scheduled
 //! * [`volume_lifecycle`]: the phase of a volume, its protection, and its deletion once it is released
 //! * [`ephemeral`]: claims that are part of a pod
+//! * [`attributes_class`]: VolumeAttributesClasses that are deleted wait for claims and volumes that name them
 //!
 //! Every step is derived from what is observed: the volume first names its claim, which nobody else can then take,
 //! then the claim names its volume. Whoever is interrupted finds where to go on. Claims, volumes and pods are read from
@@ -14,6 +15,7 @@
 //! The directory itself is the business of the agent of that node: it is made when first used, and removed when the
 //! volume is deleted, which a finalizer of the agent's waits for.
 
+pub mod attributes_class;
 pub mod claims;
 pub mod ephemeral;
 mod matching;
@@ -28,6 +30,8 @@ use crate::runtime::ObjectKey;
 pub const CLAIM_PROTECTION: &str = mainstay_api::wellknown::finalizer::PVC_PROTECTION;
 /// The finalizer of a volume that is bound.
 pub const VOLUME_PROTECTION: &str = mainstay_api::wellknown::finalizer::PV_PROTECTION;
+/// The finalizer of a VolumeAttributesClass that claims or volumes may name.
+pub const CLASS_PROTECTION: &str = mainstay_api::wellknown::finalizer::VAC_PROTECTION;
 pub const PROVISIONER: &str = mainstay_api::wellknown::mainstay::LOCAL_PATH;
 /// The finalizer of a volume whose directory exists; the agent of its node takes it off.
 pub const ON_DISK: &str = mainstay_api::wellknown::mainstay::LOCAL_PATH;

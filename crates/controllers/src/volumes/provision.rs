@@ -25,6 +25,8 @@ pub fn refused(claim: &PersistentVolumeClaim) -> Option<&'static str> {
         Some("volumes of local-path begin empty: a dataSource is not possible")
     } else if spec.selector.is_some() {
         Some("volumes are made without labels: a selector is not possible")
+    } else if spec.volume_attributes_class_name.as_deref().is_some_and(|class| !class.is_empty()) {
+        Some("volumes of local-path have no attributes: a volumeAttributesClassName is not possible")
     } else {
         None
     }

@@ -67,6 +67,7 @@ const SCENARIOS: &[fn()] = &[
     volumes::a_claim_gets_a_volume_with_its_first_pod_and_takes_it_along,
     volumes::a_volume_that_someone_made_is_bound_and_kept,
     volumes::a_claim_within_a_pod_is_made_with_it_and_goes_with_it,
+    volumes::a_class_of_attributes_is_matched_and_stays_while_a_volume_names_it,
 ];
 
 /// Controllers that need more than this process has: a cloud, and machines with services of their own.

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::{
     core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
-    storage::v1::StorageClass,
+    storage::v1::{StorageClass, VolumeAttributesClass},
 };
 use kube::{
     Api, Resource,
@@ -141,5 +141,48 @@ pub async fn a_claim_within_a_pod_is_made_with_it_and_goes_with_it() {
     until("its claim is bound", async || stage.phase("web-tmp").await.as_deref() == Some("Bound")).await;
     stage.pods().delete("web", &DeleteParams::default().grace_period(0)).await.unwrap();
     until("its claim is gone", async || stage.phase("web-tmp").await.is_none()).await;
+    stage.cluster.stop().await;
+}
+
+#[tokio::test]
+pub async fn a_class_of_attributes_is_matched_and_stays_while_a_volume_names_it() {
+    let stage = Stage::set().await;
+    let classes: Api<VolumeAttributesClass> = Api::all(stage.cluster.client.clone());
+    for name in ["gold", "silver"] {
+        let class = json!({"metadata": {"name": name}, "driverName": "disks.example", "parameters": {"iops": "1"}});
+        make(classes.clone(), class).await;
+    }
+    let spec = json!({
+        "capacity": {"storage": "2Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "manual",
+        "csi": {"driver": "disks.example", "volumeHandle": "v1"}, "volumeAttributesClassName": "gold",
+    });
+    make(stage.volumes(), json!({"metadata": {"name": "disk"}, "spec": spec})).await;
+    // Silver first: it would take the volume.
+    for name in ["silver", "gold"] {
+        let spec = json!({
+            "accessModes": ["ReadWriteOnce"], "storageClassName": "manual", "volumeAttributesClassName": name,
+            "resources": {"requests": {"storage": "1Gi"}},
+        });
+        make(stage.claims(), json!({"metadata": {"name": format!("a-{name}")}, "spec": spec})).await;
+    }
+    until("gold is bound", async || stage.phase("a-gold").await.as_deref() == Some("Bound")).await;
+    let bound = stage.claims().get("a-gold").await.unwrap();
+    assert_eq!(bound.status.unwrap().current_volume_attributes_class_name.as_deref(), Some("gold"));
+    assert_eq!(stage.phase("a-silver").await.as_deref(), Some("Pending"));
+
+    until("gold is protected", async || {
+        classes.get("gold").await.unwrap().metadata.finalizers.as_deref()
+            == Some(&["kubernetes.io/vac-protection".to_owned()][..])
+    })
+    .await;
+    classes.delete("gold", &DeleteParams::default()).await.unwrap();
+    stage.cluster.settled().await;
+    assert!(classes.get("gold").await.unwrap().metadata.deletion_timestamp.is_some());
+    stage.claims().delete("a-gold", &DeleteParams::default()).await.unwrap();
+    until("the claim is gone", async || stage.phase("a-gold").await.is_none()).await;
+    stage.cluster.settled().await;
+    assert!(classes.get_opt("gold").await.unwrap().is_some(), "its volume is there");
+    stage.volumes().delete("disk", &DeleteParams::default()).await.unwrap();
+    until("the class is gone", async || classes.get_opt("gold").await.unwrap().is_none()).await;
     stage.cluster.stop().await;
 }

@@ -60,6 +60,8 @@ pub struct ClaimStatus {
     pub phase: &'static str,
     pub capacity: Option<BTreeMap<String, Quantity>>,
     pub access_modes: Vec<String>,
+    /// Set when the claim is bound; later it is the business of whoever modifies the volume.
+    pub attributes_class: Option<String>,
 }
 
 pub fn plan(world: &World) -> Plan<Action, ClaimStatus> {
@@ -200,7 +202,13 @@ fn bound(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<Cla
     let capacity = status.capacity.clone().filter(|_| is_bound).or(spec.capacity).unwrap_or_default();
     let stands =
         is_bound && status.capacity.as_ref() == Some(&capacity) && status.access_modes.as_ref() == Some(&modes);
-    (!stands).then(|| ClaimStatus { capacity: Some(capacity), access_modes: modes, ..phase(claim, "Bound") })
+    let attributes_class = spec.volume_attributes_class_name.filter(|_| !is_bound);
+    (!stands).then(|| ClaimStatus {
+        capacity: Some(capacity),
+        access_modes: modes,
+        attributes_class,
+        ..phase(claim, "Bound")
+    })
 }
 
 fn lost(claim: &PersistentVolumeClaim) -> Option<ClaimStatus> {
@@ -210,7 +218,7 @@ fn lost(claim: &PersistentVolumeClaim) -> Option<ClaimStatus> {
 
 fn phase(claim: &PersistentVolumeClaim, phase: &'static str) -> ClaimStatus {
     let version = claim.metadata.resource_version.clone().unwrap_or_default();
-    ClaimStatus { version, phase, capacity: None, access_modes: Vec::new() }
+    ClaimStatus { version, phase, capacity: None, access_modes: Vec::new(), attributes_class: None }
 }
 
 fn warning(reason: &'static str, message: String) -> Action {

@@ -329,6 +329,13 @@ pub const CONTROLLERS: &[ControllerSpec] = &[
         &[rule(&["get"], CORE, &["pods"]), rule(&["create"], CORE, &["persistentvolumeclaims"])],
     ),
     controller(
+        "volumeattributesclass-protection-controller",
+        &[
+            rule(&["list"], CORE, &["persistentvolumes", "persistentvolumeclaims"]),
+            rule(&["patch"], &["storage.k8s.io"], &["volumeattributesclasses"]),
+        ],
+    ),
+    controller(
         "tokens-controller",
         &[rule(&["delete", "list", "update"], CORE, &["secrets"]), rule(&["get"], CORE, &["serviceaccounts"])],
     ),
