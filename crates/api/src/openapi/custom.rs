@@ -79,7 +79,8 @@ fn simplify(schema: &mut Value) {
         }
     }
     if is_set(fields, "x-kubernetes-preserve-unknown-fields") {
-        for name in ["items", "properties"] {
+        // Without a type: of a map kubectl 1.20 refuses values that are null.
+        for name in ["type", "items", "properties"] {
             fields.remove(name);
         }
     }
@@ -144,7 +145,7 @@ mod tests {
         assert!(published(keeps.clone(), Dialect::V3)["properties"]["spec"]["properties"]["a"].is_object());
         let spec = |schema: &Value| schema["properties"]["spec"].clone();
         let nested = published(json!({"type": "object", "properties": {"spec": keeps}}), Dialect::V2);
-        assert_eq!(spec(&nested), json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}));
+        assert_eq!(spec(&nested), json!({"x-kubernetes-preserve-unknown-fields": true}));
         let list = json!({"type": "array", "x-kubernetes-preserve-unknown-fields": true, "items": {"type": "object"}});
         let nested = published(json!({"type": "object", "properties": {"spec": list}}), Dialect::V2);
         assert_eq!(spec(&nested), json!({"x-kubernetes-preserve-unknown-fields": true}));
