@@ -76,9 +76,11 @@ impl World {
     /// The conflicts of an apply, as `manager: path`.
     pub fn conflicts(&mut self, name: &str, config: Value) -> Vec<String> {
         match self.apply(name, config, false) {
-            Err(ApplyError::Conflicts(conflicts)) => {
-                conflicts.listed.iter().map(|conflict| format!("{}: {}", conflict.manager.name, conflict.path)).collect()
-            }
+            Err(ApplyError::Conflicts(conflicts)) => conflicts
+                .listed
+                .iter()
+                .map(|conflict| format!("{}: {}", conflict.manager.name, conflict.path))
+                .collect(),
             other => panic!("no conflict: {other:?}"),
         }
     }
