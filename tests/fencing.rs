@@ -5,12 +5,12 @@ use std::{fs, time::Duration};
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Machines, eventually},
+    harness::{LinkFault, Machines, eventually, machines::SERVER},
     services::lab::{Lab, now, set, signal},
 };
 
 /// After so long without contact a machine has stopped its unique pods, by the stock settings.
-const PROMISE: f64 = 12.5;
+pub const PROMISE: f64 = 12.5;
 
 /// Notes who it is, since when, and the time, ten times a second.
 fn writer(lab: &Lab, file: &str) -> Value {
@@ -31,14 +31,14 @@ fn preferring(mut pod: Value, machine: &str) -> Value {
 }
 
 #[derive(Clone, Debug)]
-struct Note {
-    pod: String,
-    node: String,
-    instance: String,
-    time: f64,
+pub struct Note {
+    pub pod: String,
+    pub node: String,
+    pub instance: String,
+    pub time: f64,
 }
 
-fn notes(lab: &Lab, file: &str) -> Vec<Note> {
+pub fn notes(lab: &Lab, file: &str) -> Vec<Note> {
     let text = fs::read_to_string(lab.shared.join(file)).unwrap_or_default();
     let parse = |line: &str| {
         let [pod, node, instance, _, time] = line.split(' ').collect::<Vec<_>>()[..] else { return None };
@@ -53,7 +53,7 @@ fn last_time(lab: &Lab, file: &str, node: &str) -> f64 {
 
 /// Whoever has begun to write in a pod's name is the last who does: nobody who wrote before it writes again.
 #[track_caller]
-fn assert_never_two(notes: &[Note]) {
+pub fn assert_never_two(notes: &[Note]) {
     let pods: std::collections::BTreeSet<&str> = notes.iter().map(|note| note.pod.as_str()).collect();
     for pod in pods {
         let mut instances: Vec<&str> =
@@ -64,12 +64,12 @@ fn assert_never_two(notes: &[Note]) {
     }
 }
 
-fn restart_counts(lab: &Lab, app: &str) -> String {
+pub fn restart_counts(lab: &Lab, app: &str) -> String {
     lab.kubectl(&format!("get pods -l app={app} -o jsonpath={{.items[*].status.containerStatuses[*].restartCount}}"))
 }
 
 /// A StatefulSet and a Deployment that would rather run on `a`, when they do and `a` has promised to stop the former.
-fn started() -> Lab {
+pub fn started() -> Lab {
     let lab = Lab::of(Machines::joined(&["a", "b", "c"]));
     let mut db = set("StatefulSet", "db", 1, preferring(writer(&lab, "db"), "a"));
     db["spec"]["serviceName"] = "db".into();
@@ -86,14 +86,14 @@ fn started() -> Lab {
     lab
 }
 
-/// Until the pod has been silent for as long as it would never be while it runs.
+/// Until the pod has been silent on a machine for as long as it would never be while it runs.
 #[track_caller]
-fn wait_stopped(lab: &Lab, since: f64) {
-    eventually("the unique pod has stopped on a", || {
-        let stopped = last_time(lab, "db", "a") + 2.0 < now();
+pub fn wait_stopped(lab: &Lab, machine: &str, since: f64) {
+    eventually(&format!("the unique pod has stopped on {machine}"), || {
+        let stopped = last_time(lab, "db", machine) + 2.0 < now();
         (stopped || now() > since + 60.0).then_some(())
     });
-    let last = last_time(lab, "db", "a");
+    let last = last_time(lab, "db", machine);
     assert!(last < since + PROMISE, "it ran for {} s without contact", last - since);
 }
 
@@ -102,7 +102,7 @@ fn a_machine_that_is_cut_off_stops_its_unique_pods_and_nothing_else() {
     let lab = started();
     let cut = now();
     lab.machines.plug("a", false);
-    wait_stopped(&lab, cut);
+    wait_stopped(&lab, "a", cut);
     eventually("the ordinary pod runs on", || (last_time(&lab, "web", "a") > cut + PROMISE + 1.0).then_some(()));
 
     lab.machines.plug("a", true);
@@ -145,7 +145,7 @@ fn a_frozen_agent_fences_all_the_same_and_goes_on_when_it_is_thawed() {
     let lab = started();
     let frozen = now();
     signal("STOP", &[lab.machines.pid("a")]);
-    wait_stopped(&lab, frozen);
+    wait_stopped(&lab, "a", frozen);
     eventually("the ordinary pod runs on", || (last_time(&lab, "web", "a") > frozen + PROMISE + 1.0).then_some(()));
     signal("CONT", &[lab.machines.pid("a")]);
     let thawed = now();
@@ -170,6 +170,62 @@ fn an_agent_that_is_started_again_soon_costs_nothing() {
     assert_eq!(restart_counts(&lab, "db"), "0");
 }
 
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Cut,
+    FreezeAgent,
+    KillAgent,
+    KillServer,
+    FreezeServer,
+    Link(LinkFault),
+}
+
+const FAULTS: [Fault; 9] = [
+    Fault::Cut,
+    Fault::FreezeAgent,
+    Fault::KillAgent,
+    Fault::KillServer,
+    Fault::FreezeServer,
+    Fault::Link(LinkFault::Deaf),
+    Fault::Link(LinkFault::Mute),
+    Fault::Link(LinkFault::Loss(30)),
+    Fault::Link(LinkFault::Delay(Duration::from_millis(500))),
+];
+
+/// Has a machine or the server suffer a fault for so many seconds.
+#[track_caller]
+fn suffer(lab: &mut Lab, machine: &str, fault: Fault, seconds: f64) {
+    let until = now() + seconds;
+    let wait = || eventually_long("the fault has lasted", Duration::from_secs(60), || (now() > until).then_some(()));
+    match fault {
+        Fault::Cut => {
+            lab.machines.plug(machine, false);
+            wait();
+            lab.machines.plug(machine, true);
+        }
+        Fault::FreezeAgent | Fault::FreezeServer => {
+            let frozen = [lab.machines.pid(if matches!(fault, Fault::FreezeServer) { SERVER } else { machine })];
+            signal("STOP", &frozen);
+            wait();
+            signal("CONT", &frozen);
+        }
+        Fault::KillAgent => {
+            lab.machines.kill(machine);
+            wait();
+            lab.machines.start_agent(machine);
+        }
+        Fault::KillServer => {
+            lab.machines.kill_server();
+            wait();
+            lab.machines.start_server();
+        }
+        Fault::Link(fault) => {
+            let _link = lab.machines.impair(machine, fault);
+            wait();
+        }
+    }
+}
+
 /// `MAINSTAY_FAULTS` faults in a row (3 if it is not set), drawn by `MAINSTAY_SEED`.
 #[test]
 fn no_two_of_a_unique_pod_ever_write_at_once_whatever_fails() {
@@ -178,28 +234,16 @@ fn no_two_of_a_unique_pod_ever_write_at_once_whatever_fails() {
     println!("MAINSTAY_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let mut lab = started();
-    for fault in 0..faults {
+    for number in 0..faults {
         let machine = ["a", "b", "c"][random.usize(..3)];
-        let began = now();
         let lasts = random.f64() * 25.0 + 1.0;
-        let kind = random.usize(..4);
-        println!("fault {fault}: {} {machine} for {lasts:.1} s", ["cut", "freeze", "kill", "server down"][kind]);
-        match kind {
-            0 => lab.machines.plug(machine, false),
-            1 => signal("STOP", &[lab.machines.pid(machine)]),
-            2 => lab.machines.kill(machine),
-            _ => lab.machines.kill_server(),
-        }
-        eventually_long("the fault has lasted", Duration::from_secs(60), || (now() > began + lasts).then_some(()));
-        match kind {
-            0 => lab.machines.plug(machine, true),
-            1 => signal("CONT", &[lab.machines.pid(machine)]),
-            2 => lab.machines.start_agent(machine),
-            _ => lab.machines.start_server(),
-        }
+        let fault = FAULTS[random.usize(..FAULTS.len())];
+        println!("fault {number}: {fault:?} {machine} for {lasts:.1} s");
+        suffer(&mut lab, machine, fault, lasts);
         if random.bool() {
             lab.machines.all_ready();
         }
+        assert_never_two(&notes(&lab, "db"));
     }
     lab.machines.all_ready();
     let healed = now();

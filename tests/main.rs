@@ -39,6 +39,7 @@ mod kubectl_get;
 mod kubectl_pods;
 mod kubectl_server_side_apply;
 mod lifecycle;
+mod links;
 mod machine_files;
 mod machines;
 mod moves;

@@ -46,7 +46,7 @@ pub struct Machines {
 }
 
 #[track_caller]
-fn ip(arguments: &str) {
+pub(super) fn ip(arguments: &str) {
     let mut command = Command::new("ip");
     command.args(arguments.split_whitespace());
     run(command, &format!("ip {arguments}"), "", PATIENCE).ok();
