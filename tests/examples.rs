@@ -178,7 +178,7 @@ ports: [{{name: "", port: 80}}]
 services::mysql::eth0: ["10.0.0.4"]
 services::mysql::eth1: ["10.9.9.9"]
 services::backend::eth1: ["10.0.0.3"]
-services::frontend::default: ["10.0.0.2","10.0.0.1"]
+services::frontend::default: ["10.0.0.2", "10.0.0.1"]
 "#;
     let shown = || k.run(r"get configmap hiera-services -o jsonpath={.data.services\.yaml}").stdout;
     eventually("services.yaml has all addresses", || (shown().trim() == expected.trim()).then_some(()));
@@ -186,8 +186,10 @@ services::frontend::default: ["10.0.0.2","10.0.0.1"]
         let text = k.run(r"get configmap catalogue -o jsonpath={.data.catalogue\.json}").stdout;
         let catalogue: serde_json::Value = serde_json::from_str(&text).ok()?;
         let services = catalogue["services"].as_array()?;
-        let api = services.iter().find(|own| own["name"] == "api")?;
-        (api["ready"] == serde_json::json!(["10.0.0.3"]) && services.len() == 6 && catalogue["nodes"].is_array())
-            .then_some(())
+        let ready = |name: &str| services.iter().find(|own| own["name"] == name).map(|own| own["ready"].clone());
+        let has_all = ready("api")? == serde_json::json!(["10.0.0.3"])
+            && ready("mysql")? == serde_json::json!(["10.0.0.4"])
+            && ready("unlisted")? == serde_json::json!([]);
+        (has_all && catalogue["nodes"].is_array()).then_some(())
     });
 }
