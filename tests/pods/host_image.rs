@@ -50,6 +50,7 @@ fn the_data_directory_of_another_instance_is_hidden() {
 fn files_that_other_users_may_not_read_are_not_shown() {
     let k = Kubectl::with_pods(Version::V1_32);
     let dir = tempfile::Builder::new().prefix("mainstay-test-").tempdir_in("/var/lib").expect("make a directory");
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).expect("close it");
     fs::write(dir.path().join("secret"), "key").expect("write a file");
     let list = format!("id -u; ls -A /root {}; cat /etc/shadow; ls /etc/passwd", dir.path().display());
     k.create(&once("list", &list, json!({}), json!({})));
