@@ -49,6 +49,18 @@ pub async fn until(cluster: &Cluster, name: &str, what: impl Fn(&Pod) -> bool) -
     }
 }
 
+/// The log of a pod, once its node has said at which port the agent listens since it was started anew.
+async fn read_log(cluster: &Cluster, name: &str) -> String {
+    let deadline = std::time::Instant::now() + super::REST;
+    loop {
+        match pods(cluster).await.logs(name, &Default::default()).await {
+            Ok(log) => return log,
+            Err(error) => assert!(std::time::Instant::now() < deadline, "read the log: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_end_while_the_agent_is_dead_is_reported_and_logs_go_on() {
     let mut cluster = Cluster::with_pods(&[]);
@@ -66,8 +78,7 @@ async fn an_end_while_the_agent_is_dead_is_reported_and_logs_go_on() {
     let status = pod.status.as_ref().and_then(|s| s.container_statuses.clone()).unwrap_or_default().remove(0);
     let ended = status.state.and_then(|s| s.terminated).expect("it is told to have ended");
     assert_eq!((ended.exit_code, ended.reason.as_deref()), (33, Some("Error")));
-    let log = pods(&cluster).await.logs("p", &Default::default()).await.expect("read the log");
-    assert_eq!(log, "before\nwhile away\n");
+    assert_eq!(read_log(&cluster, "p").await, "before\nwhile away\n");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
