@@ -30,9 +30,11 @@ fn hieras_services_are_lines_of_addresses_by_role_and_interface() {
         service("controllers", json!({ "role": "oc", "interface": "private" }), &["10.0.0.9", "10.0.0.10"]),
         service("load-balancer", json!({ "role": "lb" }), &[]),
     ]);
-    let inputs = BTreeMap::from([("services".to_owned(), services)]);
+    let published = json!([{ "name": "mysql", "interfaces": { "eth0": ["10.0.0.4"] } }]);
+    let inputs = BTreeMap::from([("labelled".to_owned(), services), ("published".to_owned(), published)]);
     let rendered = render(&example("hiera-services.yaml").spec.template, &inputs).expect("renders");
-    let expected = "---\nservices::oc::private: [\"10.0.0.9\", \"10.0.0.10\"]\nservices::lb::default: []\n";
+    let expected = "---\nservices::mysql::eth0: [\"10.0.0.4\"]\nservices::lb::default: []\n\
+        services::oc::private: [\"10.0.0.9\", \"10.0.0.10\"]\n";
     assert_eq!(rendered, expected);
     let on_machines = example("hiera-machines.yaml").spec;
     assert_eq!(render(&on_machines.template, &inputs).expect("renders"), expected);

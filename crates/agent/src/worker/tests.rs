@@ -315,6 +315,7 @@ async fn a_memory_limit_below_what_the_container_uses_is_not_set() {
     assert_eq!((warnings[0].as_str(), limit(&node)), (refused, Some(64 << 20)));
 
     node.runtime.set_stats(uses(30 << 20));
+    tokio::time::resume(); // the backoff goes by the wall clock
     testing::until("the limit is set once it can be", async || limit(&node) == Some(32 << 20)).await;
     assert_eq!(node.runtime.container("web").map(|container| container.attempt), Some(0), "without a restart");
     node.stop().await;
