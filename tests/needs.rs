@@ -35,7 +35,7 @@ fn needs(text: &str) -> String {
 }
 
 fn condition(k: &Kubectl, app: &str, type_: &str, field: &str) -> String {
-    k.value(&format!("pods -l app={app}"), &format!("{{.items[0].status.conditions[?(@.type==\"{type_}\")].{field}}}"))
+    k.value(&format!("pods -l app={app}"), &format!("{{.items[*].status.conditions[?(@.type==\"{type_}\")].{field}}}"))
 }
 
 fn until_condition(k: &Kubectl, app: &str, type_: &str, status: &str) {

@@ -9,7 +9,7 @@ use crate::{
 };
 
 fn node(k: &Kubectl) -> String {
-    eventually("the node", || Some(k.value("nodes", "{.items[0].metadata.name}")).filter(|name| !name.is_empty()))
+    eventually("the node", || Some(k.value("nodes", "{.items[*].metadata.name}")).filter(|name| !name.is_empty()))
 }
 
 fn sleeper(name: &str, fields: serde_json::Value) -> String {

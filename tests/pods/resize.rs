@@ -162,7 +162,7 @@ fn a_resize_that_does_not_fit_is_pending_with_upstreams_reason_and_happens_once_
         k.ok(&format!("patch pod {name} --subresource=resize -p '{patch}'"));
     };
     let cpus =
-        eventually("the node's cpus", || k.value("nodes", "{.items[0].status.capacity.cpu}").parse::<u32>().ok());
+        eventually("the node's cpus", || k.value("nodes", "{.items[*].status.capacity.cpu}").parse::<u32>().ok());
     create("p", "100m");
     create("neighbour", &format!("{}m", cpus * 1000 - 600));
     let pending = r#"{.status.conditions[?(@.type=="PodResizePending")].reason}"#;
