@@ -71,7 +71,7 @@ fn a_stateful_set_keeps_names_and_data_through_scaling_updates_and_undoing() {
     // the set is one whose outdated pods are replaced although they are not ready.
     k.ok("set env statefulset/db 'SAID=exit 1'");
     eventually("it fails again and again", || {
-        let restarts = k.value("pod db-1", "{.status.containerStatuses[0].restartCount}");
+        let restarts = k.value("pod db-1 --ignore-not-found", "{.status.containerStatuses[0].restartCount}");
         restarts.parse::<u32>().is_ok_and(|count| count > 0)
     });
     expect("db-0", &[":", "true"]);
