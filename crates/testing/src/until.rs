@@ -9,8 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The longest wait for one condition: twice what a pod may take to end by default.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+/// The longest wait for one condition: four times what a pod may take to end by default.
+pub const DEADLINE: Duration = Duration::from_secs(120);
 
 /// How long a thread sleeps before it looks again: most looks run a program.
 const INTERVAL: Duration = Duration::from_millis(20);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    #[should_panic(expected = "not within 60s: the moon (waited for at crates/testing/src/until.rs")]
+    #[should_panic(expected = "not within 120s: the moon (waited for at crates/testing/src/until.rs")]
     async fn a_look_that_hangs_fails_at_the_deadline_and_names_what_was_waited_for() {
         until("the moon", async || std::future::pending::<bool>().await).await;
     }
