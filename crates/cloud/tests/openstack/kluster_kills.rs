@@ -34,8 +34,9 @@ use crate::{
 const DEADLINES: Deadlines = Deadlines { attempt: Duration::from_secs(6), call: Duration::from_secs(30) };
 /// The controllers' clock is so many times as fast: deorbit waits 15 s for what may still come.
 const HASTE: i32 = 10;
-/// How often a Kluster is changed while something is waited for, so that nobody sleeps by the clock of the machine.
-const NUDGE: Duration = Duration::from_millis(300);
+/// After so long without a call to the cloud the Kluster is changed, so that no controller sleeps by the clock of the machine. While
+/// they are at work it is left alone: what they write is fenced by its version, and would be refused each time.
+const IDLE: Duration = Duration::from_millis(300);
 
 fn hasty_clock() -> Clock {
     let began = Timestamp::now();
@@ -98,18 +99,21 @@ impl<'a> Run<'a> {
         Self { project, proxy, yaml, api, client, clock: hasty_clock(), controllers: None, _manager: manager, binder }
     }
 
-    fn start_controllers(&mut self) {
-        let client = self.api.client("klusters");
-        self.controllers = Some(KillableControllers::start(client, &self.yaml, self.clock.clone()));
+    fn start_controllers(&self) -> KillableControllers {
+        KillableControllers::start(self.api.client("klusters"), &self.yaml, self.clock.clone())
     }
 
     /// Waits for a state; if the kill comes first, kills the controllers and starts others.
     async fn until(&mut self, what: &str, mut look: impl AsyncFnMut() -> bool) {
         let klusters: Api<Kluster> = Api::namespaced(self.client.clone(), "default");
-        let mut nudged: Option<Instant> = None;
+        let proxy = &self.proxy;
+        let (mut calls, mut changed) = (0, Instant::now());
         let mut look = async || {
-            if nudged.is_none_or(|at| at.elapsed() >= NUDGE) {
-                nudged = Some(Instant::now());
+            let calls_now = proxy.calls().len();
+            if calls_now != calls {
+                (calls, changed) = (calls_now, Instant::now());
+            } else if changed.elapsed() >= IDLE {
+                changed = Instant::now();
                 let change = json!({"metadata": {"annotations": {"test": Timestamp::now().to_string()}}});
                 // It may be gone.
                 let _ = klusters.patch("kate", &PatchParams::default(), &Patch::Merge(change)).await;
@@ -120,7 +124,7 @@ impl<'a> Run<'a> {
             tokio::select! {
                 () = self.proxy.killed() => {
                     drop(self.controllers.take());
-                    self.start_controllers();
+                    self.controllers = Some(self.start_controllers());
                 }
                 () = until(what, &mut look) => return,
             }
@@ -130,7 +134,7 @@ impl<'a> Run<'a> {
 
     /// A Kluster gets a machine, its cluster a volume, and all goes.
     async fn create_and_tear_down(&mut self) {
-        self.start_controllers();
+        self.controllers = Some(self.start_controllers());
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), "default");
         claims.create(&PostParams::default(), &claim("1Gi")).await.unwrap();
         until("a bound claim", async || is_bound(&claims.get("data").await.unwrap())).await;
