@@ -2,8 +2,9 @@
 //!
 //! Upstream's checks of its RBAC storage, with their words. A role may contain what its writer may do, or anything if the
 //! writer has the verb `escalate` on it; a binding may refer to a role whose rules its writer holds, or to any if the
-//! writer has the verb `bind` on it. A ClusterRole that aggregates others may come to contain anything, so it takes all
-//! rights. Writes that change neither rules nor subjects are not looked at.
+//! writer has the verb `bind` on it. A ClusterRole that aggregates others, or did so before the write, may come to contain anything, so it
+//! takes all rights. The labels of a ClusterRole decide which others get its rules: whoever changes them grants these. Only
+//! writes that change nothing but what the garbage collector needs are not looked at.
 
 use async_trait::async_trait;
 use mainstay_api::descriptor::Descriptor;
@@ -25,7 +26,8 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 const MAX_COMPARED: usize = 100_000;
 /// Of very many rights that are not held only the first are named.
 const MAX_NAMED: usize = 100;
-const MAY_CHANGE: [&str; 4] = ["rules", "aggregationRule", "roleRef", "subjects"];
+/// What the garbage collector writes, and the server with every write.
+const MAY_CHANGE: [&str; 5] = ["finalizers", "generation", "managedFields", "ownerReferences", "resourceVersion"];
 
 pub struct RbacEscalation;
 
@@ -40,7 +42,7 @@ impl Plugin for RbacEscalation {
     }
 
     async fn create(&self, request: &Request<'_>, object: &mut Value, _txn: &mut TxnAdditions) -> ApiResult<()> {
-        review(request, object).await
+        review(request, object, None).await
     }
 
     async fn update(
@@ -50,12 +52,23 @@ impl Plugin for RbacEscalation {
         old: &Value,
         _txn: &mut TxnAdditions,
     ) -> ApiResult<()> {
-        let same = MAY_CHANGE.iter().all(|field| object[*field] == old[*field]);
-        if same { Ok(()) } else { review(request, object).await }
+        if grants_nothing(object, old) { Ok(()) } else { review(request, object, Some(old)).await }
     }
 }
 
-async fn review(request: &Request<'_>, object: &Value) -> ApiResult<()> {
+/// Whether a change is of nothing but what does not say who may do what.
+fn grants_nothing(object: &Value, old: &Value) -> bool {
+    let rest = |object: &Value| {
+        let mut rest = object.clone();
+        if let Some(metadata) = rest["metadata"].as_object_mut() {
+            metadata.retain(|field, _| !MAY_CHANGE.contains(&field.as_str()));
+        }
+        rest
+    };
+    rest(object) == rest(old)
+}
+
+async fn review(request: &Request<'_>, object: &Value, old: Option<&Value>) -> ApiResult<()> {
     if request.user.is_master() {
         return Ok(());
     }
@@ -79,7 +92,8 @@ async fn review(request: &Request<'_>, object: &Value) -> ApiResult<()> {
             return Ok(());
         }
         let mut rules: Vec<PolicyRule> = serde_json::from_value(object["rules"].clone()).unwrap_or_default();
-        if object["aggregationRule"].is_object() {
+        let aggregates = |role: &Value| role["aggregationRule"].is_object();
+        if aggregates(object) || old.is_some_and(aggregates) {
             rules.extend(PolicyRule::full_authority());
         }
         rules

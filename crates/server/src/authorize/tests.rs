@@ -408,6 +408,33 @@ async fn nobody_grants_what_they_do_not_hold() {
 }
 
 #[tokio::test]
+async fn who_labels_a_role_grants_what_is_in_it() {
+    let (handler, ann) = with_ann().await;
+    let ann_everywhere = binding("ann", "ClusterRole", "ann", "ann");
+    given(&handler, "/clusterrolebindings", ann_everywhere).await;
+    let change = async |kind: &str, name: &str, change: Value| {
+        let path = format!("{RBAC}/{kind}/{name}");
+        let (_, mut object) = call(&handler, &User::internal("x"), Method::GET, &path, &Value::Null).await;
+        mainstay_api::patch::merge(&mut object, &change);
+        call(&handler, &ann, Method::PUT, &path, &object).await
+    };
+    // Whoever may edit would get all the rules of cluster-admin.
+    let label = json!({ "metadata": { "labels": { "rbac.authorization.k8s.io/aggregate-to-edit": "true" } } });
+    let (code, status) = change("clusterroles", "cluster-admin", label.clone()).await;
+    assert_eq!(code, StatusCode::FORBIDDEN, "{status}");
+    assert!(status["message"].as_str().is_some_and(|words| words.contains("not currently held")), "{status}");
+    let (code, _) = change("clusterrolebindings", "cluster-admin", label.clone()).await;
+    assert_eq!(code, StatusCode::FORBIDDEN);
+    // What once aggregated may have any rules.
+    let (code, _) = change("clusterroles", "view", json!({ "aggregationRule": null, "rules": [] })).await;
+    assert_eq!(code, StatusCode::FORBIDDEN);
+    // Her own rights are hers to spread, and what the garbage collector writes says nothing of rights.
+    assert_eq!(change("clusterroles", "ann", label).await.0, StatusCode::OK);
+    let held = json!({ "metadata": { "finalizers": ["example.com/held"] } });
+    assert_eq!(change("clusterroles", "cluster-admin", held).await.0, StatusCode::OK);
+}
+
+#[tokio::test]
 async fn the_verbs_bind_and_escalate_let_somebody_grant_more() {
     let (handler, ann) = with_ann().await;
     given(&handler, "/namespaces/default/roles", role("strong", &["secrets"], &["get"])).await;
