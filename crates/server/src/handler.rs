@@ -199,6 +199,7 @@ impl Handler {
         B::Error: Into<BoxError>,
     {
         let (mut parts, body) = request.into_parts();
+        bearer::move_websocket_token(&mut parts.headers);
         let audit = self.audit.clone().map(|audit| Arc::new(AuditContext::new(audit, &parts)));
         if let Some(audit) = &audit {
             parts.extensions.insert(audit.clone());

@@ -1,6 +1,10 @@
 //! Whom JWTs of people are trusted from, and what their claims mean: upstream's AuthenticationConfiguration.
 
+use mainstay_api::validation::names;
 use serde::Deserialize;
+
+/// Domains of keys in `extra` that say what this API itself knows of a user.
+const RESERVED_DOMAINS: [&str; 2] = ["k8s.io", "kubernetes.io"];
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -9,6 +13,16 @@ pub struct AuthenticationConfiguration {
     pub kind: String,
     #[serde(default)]
     pub jwt: Vec<JwtConfig>,
+    #[serde(default)]
+    pub anonymous: AnonymousConfig,
+}
+
+/// Requests without credentials, which are never taken here but for what everybody may see.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AnonymousConfig {
+    #[serde(default)]
+    pub enabled: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -106,6 +120,11 @@ impl AuthenticationConfiguration {
         if self.jwt.len() > 64 {
             return fail("jwt".to_owned(), "must have at most 64 items");
         }
+        if self.anonymous.enabled {
+            let problem =
+                "must be false: who has no credentials is shown health, /version and /cacerts, and nothing else";
+            return fail("anonymous.enabled".to_owned(), problem);
+        }
         for (at, jwt) in self.jwt.iter().enumerate() {
             let field = |name: &str| format!("jwt[{at}].{name}");
             let issuer = &jwt.issuer;
@@ -169,6 +188,53 @@ impl JwtConfig {
                 return fail(&format!("claimValidationRules[{at}]"), "either claim or expression is required");
             }
         }
-        Ok(())
+        for (at, mapping) in mappings.extra.iter().enumerate() {
+            let is_repeated = mappings.extra[..at].iter().any(|other| other.key == mapping.key);
+            let problem = if is_repeated { Some("stands in an earlier item") } else { extra_key_problem(&mapping.key) };
+            if let Some(problem) = problem {
+                return fail(&format!("claimMappings.extra[{at}].key"), problem);
+            }
+        }
+        self.require_verified_email().map_or(Ok(()), |problem| fail("claimMappings.username.expression", problem))
     }
+
+    /// Whoever may choose an address at the issuer could choose another's: an expression that names people by it has to look whether it is verified.
+    fn require_verified_email(&self) -> Option<&'static str> {
+        let mappings = &self.claim_mappings;
+        let extra = mappings.extra.iter().map(|extra| &extra.value_expression);
+        let rules = self.claim_validation_rules.iter().map(|rule| &rule.expression);
+        let mut all = std::iter::once(&mappings.username.expression).chain(extra).chain(rules);
+        let is_safe = !reads_claim(&mappings.username.expression, "email")
+            || all.any(|expression| reads_claim(expression, "email_verified"));
+        let problem = "claims.email_verified must be used in claimMappings.username.expression, claimMappings.extra[*].valueExpression or \
+                       claimValidationRules[*].expression when claims.email is used here";
+        (!is_safe).then_some(problem)
+    }
+}
+
+/// What is wrong with a key of `extra`, which must be a path below a domain.
+fn extra_key_problem(key: &str) -> Option<&'static str> {
+    let (domain, path) = key.split_once('/').unwrap_or((key, ""));
+    let is_reserved =
+        |reserved: &&str| domain.strip_suffix(*reserved).is_some_and(|own| own.is_empty() || own.ends_with('.'));
+    if key != key.to_lowercase() {
+        Some("must be lowercase")
+    } else if path.is_empty() || !names::dns1123_subdomain(domain).is_empty() {
+        Some("must be a domain-prefixed path (such as \"acme.io/foo\")")
+    } else if RESERVED_DOMAINS.iter().any(is_reserved) {
+        Some("k8s.io, kubernetes.io and their subdomains are reserved for Kubernetes use")
+    } else {
+        None
+    }
+}
+
+/// Whether an expression reads a claim: `claims.email`, `claims.?email` or `claims["email"]`.
+fn reads_claim(expression: &str, claim: &str) -> bool {
+    let ends = |rest: &str| !rest.starts_with(|next: char| next.is_ascii_alphanumeric() || next == '_');
+    expression.match_indices("claims").any(|(at, variable)| {
+        let rest = expression[at + variable.len()..].trim_start();
+        let name = rest.strip_prefix('.').or_else(|| rest.strip_prefix('[')).map(str::trim_start);
+        let name = name.map(|name| name.trim_start_matches('?').trim_start().trim_start_matches(['"', '\'']));
+        name.and_then(|name| name.strip_prefix(claim)).is_some_and(ends)
+    })
 }

@@ -287,4 +287,26 @@ fn a_configuration_that_is_wrong_names_the_field() {
     assert!(expression("nobody.sub").contains("undeclared reference to 'nobody'"));
     assert!(expression("1 == 1").contains("must evaluate to text"));
     assert!(problem(&|file| file["kind"] = json!("Pod")).starts_with("kind: want"));
+    assert_eq!(problem(&|file| file["anonymous"] = json!({ "enabled": false })), "");
+    assert!(problem(&|file| file["anonymous"] = json!({ "enabled": true })).starts_with("anonymous.enabled: must be"));
+    let extra = |keys: &[&str]| {
+        let extra: Vec<Value> = keys.iter().map(|key| json!({ "key": key, "valueExpression": "claims.sub" })).collect();
+        jwt(&move |jwt| jwt["claimMappings"]["extra"] = json!(extra))
+    };
+    assert_eq!(extra(&["example.com/team", "example.com/area"]), "");
+    for (keys, words) in [
+        (&["example.com/team", "example.com/team"][..], "jwt[0].claimMappings.extra[1].key: stands in an earlier item"),
+        (&["team"], "jwt[0].claimMappings.extra[0].key: must be a domain-prefixed path"),
+        (&["example.com/Team"], "jwt[0].claimMappings.extra[0].key: must be lowercase"),
+        (&["authentication.kubernetes.io/node-name"], "jwt[0].claimMappings.extra[0].key: k8s.io, kubernetes.io and"),
+    ] {
+        assert!(extra(keys).starts_with(words), "{keys:?}: {}", extra(keys));
+    }
+    for name in
+        ["claims.email", "claims . email", "claims.?email.orValue('')", "claims['email']", "'a' + claims[\"email\"]"]
+    {
+        assert!(expression(name).contains("claims.email_verified must be used"), "{name}: {}", expression(name));
+    }
+    assert_eq!(expression("claims.email_verified ? claims.email : claims.sub"), "");
+    assert_eq!(expression("claims.emails"), "");
 }
