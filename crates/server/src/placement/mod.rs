@@ -11,6 +11,7 @@ mod tests;
 pub use refusal::{Refusal, RefusalError, without_node};
 
 use bytes::Bytes;
+use mainstay_api::wellknown::kubernetes;
 use serde_json::{Map, Value, json};
 
 use crate::objects::{
@@ -27,6 +28,17 @@ pub struct Placement<'a> {
     pub node: &'a str,
     /// Put on the pod, over what it has.
     pub annotations: &'a [(&'a str, &'a str)],
+    /// Likewise: see [`topology_labels`].
+    pub labels: &'a [(&'a str, &'a str)],
+}
+
+/// Labels that a pod has from its node, so that programs in it can know where they are; as upstream's PodTopologyLabels has them.
+const TOPOLOGY: [&str; 2] = [kubernetes::REGION, kubernetes::ZONE];
+
+/// The labels of a node that its pods get.
+pub fn topology_labels(node: &Value) -> Vec<(&'static str, &str)> {
+    let labels = &node["metadata"]["labels"];
+    TOPOLOGY.into_iter().filter_map(|key| Some((key, labels[key].as_str()?))).collect()
 }
 
 /// Why a pod is not bound to its node.
@@ -99,6 +111,9 @@ pub fn with_node(old: &Value, placement: &Placement<'_>, now: &str) -> Result<Va
     for (key, value) in placement.annotations {
         pod["metadata"]["annotations"][*key] = json!(value);
     }
+    for (key, value) in placement.labels {
+        pod["metadata"]["labels"][*key] = json!(value);
+    }
     set_condition(&mut pod["status"], scheduled_condition(now));
     Ok(pod)
 }
@@ -148,7 +163,8 @@ fn splice_node(pod: &[u8], placement: &Placement<'_>, now: &str) -> Option<Resul
     let status = json_members::find(&top, "status").unwrap_or(b"{}");
     let mut status: Value = serde_json::from_slice(status).ok()?;
     set_condition(&mut status, scheduled_condition(now));
-    let annotations = splice_annotations(json_members::find(&meta, "annotations"), placement.annotations)?;
+    let annotations = splice_texts(json_members::find(&meta, "annotations"), placement.annotations)?;
+    let labels = splice_texts(json_members::find(&meta, "labels"), placement.labels)?;
 
     let mut out = Vec::with_capacity(pod.len() + 256);
     out.push(b'{');
@@ -159,9 +175,11 @@ fn splice_node(pod: &[u8], placement: &Placement<'_>, now: &str) -> Option<Resul
         }
     }
     out.extend_from_slice(b"\"metadata\":");
-    write_with(&mut out, &meta, "annotations", annotations.as_deref());
+    let changes = [("annotations", &annotations), ("labels", &labels)].into_iter();
+    let changes: Vec<_> = changes.filter_map(|(name, value)| Some((name, value.as_deref()?))).collect();
+    write_with(&mut out, &meta, &changes);
     out.extend_from_slice(b",\"spec\":");
-    write_with(&mut out, &spec, "nodeName", Some(json!(placement.node).to_string().as_bytes()));
+    write_with(&mut out, &spec, &[("nodeName", json!(placement.node).to_string().as_bytes())]);
     out.extend_from_slice(b",\"status\":");
     serde_json::to_writer(&mut out, &status).ok()?;
     out.push(b'}');
@@ -172,9 +190,9 @@ fn present<'a>(members: &[Member<'a>], name: &str) -> Option<&'a [u8]> {
     json_members::find(members, name).filter(|value| *value != b"null")
 }
 
-/// The annotations with these put over them, as bytes; `None` inside if nothing changes.
+/// Annotations or labels with these put over them, as bytes; `None` inside if nothing changes.
 #[expect(clippy::option_option, reason = "unknown layout, or nothing to change")]
-fn splice_annotations(old: Option<&[u8]>, added: &[(&str, &str)]) -> Option<Option<Vec<u8>>> {
+fn splice_texts(old: Option<&[u8]>, added: &[(&str, &str)]) -> Option<Option<Vec<u8>>> {
     if added.is_empty() {
         return Some(None);
     }
@@ -186,11 +204,9 @@ fn splice_annotations(old: Option<&[u8]>, added: &[(&str, &str)]) -> Option<Opti
     Some(Some(serde_json::to_vec(&all).ok()?))
 }
 
-/// Writes an object with one member set, at its place in the order of names.
-fn write_with(out: &mut Vec<u8>, members: &[Member<'_>], name: &str, value: Option<&[u8]>) {
+/// Writes an object with some members set, which are in the order of their names, each at its place in that order.
+fn write_with(out: &mut Vec<u8>, members: &[Member<'_>], changes: &[(&str, &[u8])]) {
     out.push(b'{');
-    let mut value = value;
-    let others = members.iter().filter(|(own, _)| value.is_none() || *own != name).collect::<Vec<_>>();
     let mut first = true;
     let mut write = |out: &mut Vec<u8>, name: &str, value: &[u8]| {
         if !std::mem::take(&mut first) {
@@ -198,15 +214,14 @@ fn write_with(out: &mut Vec<u8>, members: &[Member<'_>], name: &str, value: Opti
         }
         write_member(out, name, value);
     };
-    for (own, kept) in others {
-        if *own > name
-            && let Some(value) = value.take()
-        {
+    let mut waiting = changes.iter().peekable();
+    for (own, kept) in members.iter().filter(|(own, _)| !changes.iter().any(|(name, _)| name == own)) {
+        while let Some((name, value)) = waiting.next_if(|(name, _)| name < own) {
             write(out, name, value);
         }
         write(out, own, kept);
     }
-    if let Some(value) = value {
+    for (name, value) in waiting {
         write(out, name, value);
     }
     out.push(b'}');

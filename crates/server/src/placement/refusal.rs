@@ -5,7 +5,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::set_condition;
+use super::{TOPOLOGY, set_condition};
 use crate::objects::metadata;
 
 /// The annotation that says who refused last, for whoever places the pod again.
@@ -79,6 +79,9 @@ pub fn without_node(old: &Value, refusal: &Refusal, node: Option<&str>, now: &st
     }
     if let Some(annotations) = pod["metadata"]["annotations"].as_object_mut() {
         annotations.retain(|key, _| !GIVEN.iter().any(|prefix| key.starts_with(prefix)));
+    }
+    if let Some(labels) = pod["metadata"]["labels"].as_object_mut() {
+        labels.retain(|key, _| !TOPOLOGY.contains(&key.as_str()));
     }
     pod["metadata"]["annotations"][REFUSED_BY] = json!(node);
     let condition = json!({

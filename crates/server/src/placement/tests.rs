@@ -18,16 +18,19 @@ fn stored(pod: &Value) -> Bytes {
 }
 
 fn on(node: &'static str) -> Placement<'static> {
-    Placement { uid: "u", node, annotations: &[] }
+    Placement { uid: "u", node, annotations: &[], labels: &[] }
 }
 
 #[test]
 fn a_pod_gets_its_machine_and_the_condition_that_says_so() {
-    let placement = Placement { annotations: &[("a", "b")], ..on("n") };
+    let node = json!({"metadata": {"labels": {"topology.kubernetes.io/zone": "z1", "team": "x"}}});
+    let labels = topology_labels(&node);
+    let placement = Placement { annotations: &[("a", "b")], labels: &labels, ..on("n") };
     let bytes = placed_bytes(&stored(&pod(json!({}))), &placement, "now").unwrap();
     let bound: Value = serde_json::from_slice(&bytes).unwrap();
     assert_eq!(bound["spec"]["nodeName"], "n");
     assert_eq!(bound["metadata"]["annotations"], json!({"a": "b"}));
+    assert_eq!(bound["metadata"]["labels"], json!({"a": "b", "topology.kubernetes.io/zone": "z1"}));
     let types: Vec<_> = bound["status"]["conditions"].as_array().unwrap().iter().map(|c| &c["type"]).collect();
     assert_eq!(types, ["Ready", "PodScheduled"]);
     assert_eq!(bound["status"]["conditions"][1]["status"], "True");
@@ -73,6 +76,7 @@ proptest! {
     fn splicing_gives_the_bytes_that_the_long_way_gives(
         has in annotations(),
         adds in annotations(),
+        labels in annotations(),
         node in "[a-z0-9.-]{1,20}",
         image in ".{0,20}",
         name in "[a-z]{1,12}",
@@ -87,7 +91,8 @@ proptest! {
             None => drop(pod.as_object_mut().unwrap().remove("status")),
         }
         let adds: Vec<_> = adds.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-        let placement = Placement { uid: "u", node: &node, annotations: &adds };
+        let labels: Vec<_> = labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        let placement = Placement { uid: "u", node: &node, annotations: &adds, labels: &labels };
         let long = stored(&with_node(&pod, &placement, "now").unwrap());
         let short = splice_node(&stored(&pod), &placement, "now").expect("our own layout").unwrap();
         prop_assert_eq!(short, long);
@@ -96,7 +101,10 @@ proptest! {
 
 fn bound() -> Value {
     pod(json!({
-        "metadata": {"annotations": {"k8s.mesosphere.io/port_TCP_80": "31000", "keep": "me"}},
+        "metadata": {
+            "annotations": {"k8s.mesosphere.io/port_TCP_80": "31000", "keep": "me"},
+            "labels": {"topology.kubernetes.io/zone": "z1"},
+        },
         "spec": {"nodeName": "n"}, "status": {"conditions": [{"type": "PodScheduled", "status": "True"}]},
     }))
 }
@@ -110,6 +118,7 @@ fn a_refused_pod_has_no_machine_and_says_why() {
     let back = without_node(&bound(), &refusal(), Some("n"), "now").unwrap();
     assert_eq!(back["spec"].get("nodeName"), None);
     assert_eq!(back["metadata"]["annotations"], json!({"keep": "me", "mainstay.dev/refused-by": "n"}));
+    assert_eq!(back["metadata"]["labels"], json!({"a": "b"}), "where it is not");
     let condition = &back["status"]["conditions"][0];
     assert_eq!((&condition["status"], &condition["reason"]), (&json!("False"), &json!("Refused")));
     assert_eq!(condition["message"], "node n refused: OutOfcpu: wants 4, has 2");

@@ -41,6 +41,8 @@ pub async fn bind(call: &Call<'_>) -> ApiResult<Response> {
     if !errors.is_empty() {
         return Err(ApiError::invalid_kind("", "Binding", &name, &errors));
     }
+    let node = binding["target"]["name"].as_str().unwrap_or_default();
+    let node = api.core_object("nodes", None, node).await?.unwrap_or_default();
     let pod = Target { d: target.d.clone(), namespace: target.namespace.clone(), name };
     let now = api::now().to_string();
     guaranteed_update(
@@ -49,7 +51,7 @@ pub async fn bind(call: &Call<'_>) -> ApiResult<Response> {
         Ownership::Kept,
         query.dry_run,
         |old| {
-            bind_pod(old, &binding, &now)
+            bind_pod(old, &binding, &node, &now)
                 .map_err(|why| ApiError::conflict_on("pods/binding", &pod.name, &why.to_string()))
         },
     )
@@ -72,15 +74,17 @@ fn validate(binding: &Value) -> Errors {
 }
 
 /// The pod on its node. Which version of it is meant is judged where every change is.
-fn bind_pod(old: &Value, binding: &Value, now: &str) -> Result<Value, PlacementError> {
+fn bind_pod(old: &Value, binding: &Value, node: &Value, now: &str) -> Result<Value, PlacementError> {
     let annotations = binding["metadata"]["annotations"].as_object();
     let annotations: Vec<(&str, &str)> = annotations
         .into_iter()
         .flatten()
         .map(|(key, value)| (key.as_str(), value.as_str().unwrap_or_default()))
         .collect();
+    let labels = placement::topology_labels(node);
     let node = binding["target"]["name"].as_str().unwrap_or_default();
-    let mut pod = placement::with_node(old, &Placement { uid: "", node, annotations: &annotations }, now)?;
+    let mut pod =
+        placement::with_node(old, &Placement { uid: "", node, annotations: &annotations, labels: &labels }, now)?;
     for field in ["uid", "resourceVersion"] {
         if let Some(given) = metadata::string_field(binding, field).filter(|given| !given.is_empty()) {
             pod["metadata"][field] = json!(given);
@@ -99,7 +103,9 @@ mod tests {
         let binding = json!({
             "metadata": {"uid": "v", "resourceVersion": "6", "annotations": {"a": "b"}}, "target": {"name": "n"},
         });
-        let bound = bind_pod(&pod, &binding, "now").unwrap();
+        let node = json!({"metadata": {"labels": {"topology.kubernetes.io/region": "r1"}}});
+        let bound = bind_pod(&pod, &binding, &node, "now").unwrap();
+        assert_eq!(bound["metadata"]["labels"], json!({"topology.kubernetes.io/region": "r1"}));
         assert_eq!((&bound["metadata"]["uid"], &bound["metadata"]["resourceVersion"]), (&json!("v"), &json!("6")));
         assert_eq!(bound["metadata"]["annotations"], json!({"a": "b"}));
         assert_eq!(bound["spec"]["nodeName"], "n");

@@ -25,8 +25,8 @@ use crate::{
         route::ResourceRoute,
         status::{ApiError, ApiResult},
     },
-    objects::{keys, metadata, object},
-    placement::{Placement, PlacementError, event, placed_bytes},
+    objects::{json_prune, keys, metadata, object},
+    placement::{Placement, PlacementError, event, placed_bytes, topology_labels},
 };
 
 /// How often one that keeps changing is tried.
@@ -181,7 +181,9 @@ impl<'a> Batch<'a> {
         let node = node.ok_or_else(|| ApiError::not_found(self.nodes, &item.node))?;
         let offer = if item.offer_uid.is_empty() { None } else { Some(self.check_offer(item, offer)?) };
         let annotations: Vec<(&str, &str)> = annotations.iter().map(|(key, value)| (&**key, &**value)).collect();
-        let placement = Placement { uid, node: &item.node, annotations: &annotations };
+        let labelled = json_prune::pruned(&node.value, &[&["metadata", "labels"]]);
+        let labels = topology_labels(&labelled);
+        let placement = Placement { uid, node: &item.node, annotations: &annotations, labels: &labels };
         let placed = placed_bytes(&pod.value, &placement, &self.text).map_err(|why| match &why {
             PlacementError::Another { .. } => ApiError::conflict(self.pods, name, &why.to_string()),
             PlacementError::Unreadable { why } => object::unreadable(&pod, why),
