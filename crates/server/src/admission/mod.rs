@@ -13,11 +13,13 @@
 mod certificate_limit;
 mod certificate_signers;
 mod certificate_subject;
+mod claim_resize;
 mod default_pod_roles;
 mod default_toleration_seconds;
 mod dependencies;
 mod device_admin_access;
 mod event_rate_limit;
+mod ingress_class;
 mod klusters;
 mod leader_terms;
 mod limit_ranger;
@@ -28,6 +30,7 @@ mod node_restriction;
 mod pod_ranges;
 mod pod_security;
 mod policy;
+mod policy_params;
 mod priority;
 mod rbac_escalation;
 mod release_permissions;
@@ -65,7 +68,7 @@ use crate::{
 };
 
 /// Kinds that plugins look at on every write, by group and plural.
-pub const CACHED_KINDS: [(&str, &str); 9] = [
+pub const CACHED_KINDS: [(&str, &str); 10] = [
     ("", "limitranges"),
     ("", "namespaces"),
     ("", "resourcequotas"),
@@ -75,15 +78,17 @@ pub const CACHED_KINDS: [(&str, &str); 9] = [
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
     ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
     ("admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
+    ("networking.k8s.io", "servicecidrs"),
 ];
 
 /// Every plugin, in order: first those that may refuse whatever the object says, then those that complete it, last those
 /// that take addresses for it.
-const PLUGINS: [&dyn Plugin; 29] = [
+const PLUGINS: [&dyn Plugin; 32] = [
     &namespace_lifecycle::NamespaceLifecycle,
     &node_restriction::NodeRestriction,
     &event_rate_limit::EventRateLimit,
     &rbac_escalation::RbacEscalation,
+    &policy_params::PolicyParams,
     &release_permissions::ReleasePermissions,
     &certificate_subject::CertificateSubject,
     &certificate_limit::CertificateLimit,
@@ -95,6 +100,8 @@ const PLUGINS: [&dyn Plugin; 29] = [
     &default_pod_roles::DefaultPodRoles,
     &runtime_class::RuntimeClass,
     &storage_class::DefaultStorageClass,
+    &claim_resize::PersistentVolumeClaimResize,
+    &ingress_class::DefaultIngressClass,
     &pod_security::PodSecurity,
     &device_admin_access::DeviceAdminAccess,
     &dependencies::DependencyCycles,

@@ -293,3 +293,89 @@ async fn a_policy_judges_connections_by_their_options() {
     assert!(exec("sh").await.ends_with(denied));
     assert_eq!(exec("ls").await, "this server has no agents to ask", "it goes on");
 }
+
+#[tokio::test]
+async fn who_cannot_read_secrets_makes_no_policy_read_them() {
+    let server = Server::new(Settings::default()).await;
+    let rules = json!([
+        {"apiGroups": ["admissionregistration.k8s.io"], "resources": ["*"], "verbs": ["create", "update"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list"]},
+    ]);
+    let role = json!({"metadata": {"name": "policies"}, "rules": rules});
+    server.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &role).await;
+    let role_ref = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "policies"});
+    let subject = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "eve"});
+    let grant = json!({"metadata": {"name": "eve"}, "roleRef": role_ref, "subjects": [subject]});
+    server.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &grant).await;
+    let api = &server.0.api;
+    api.rbac.load(&api.registry, &*api.store).await.unwrap(); // nobody follows the store here
+    let eve = User::authenticated("eve".to_owned(), Vec::new());
+    let of = |kind: &str| {
+        policy(json!({
+            "paramKind": {"apiVersion": "v1", "kind": kind},
+            "validations": [{"expression": "false", "messageExpression": "string(params.data)"}],
+        }))
+    };
+    let refused = server.refusal(&eve, Method::POST, POLICIES, &of("Secret")).await;
+    let words = "spec.paramKind: Forbidden: user \"eve\" must have \"get\" permission on all objects of the referenced paramKind \
+                 (kind=Secret, apiVersion=v1)";
+    assert!(refused.ends_with(words), "{refused}");
+    let unknown = server.refusal(&eve, Method::POST, POLICIES, &of("Nothing")).await;
+    assert!(unknown.contains("kind=Nothing"), "what nobody knows now may be anything later: {unknown}");
+    assert_eq!(server.refusal(&eve, Method::POST, POLICIES, &of("ConfigMap")).await, "");
+    let path = format!("{POLICIES}/colors");
+    let (_, mut changed) = server.send(&administrator(), Method::GET, &path, &Value::Null).await;
+    changed["spec"]["paramKind"]["kind"] = json!("Secret");
+    let refused = server.refusal(&eve, Method::PUT, &path, &changed).await;
+    assert!(refused.contains("kind=Secret"), "{refused}");
+
+    let reference = |reference: Value| binding(json!({"paramRef": reference}));
+    let own = reference(json!({"name": "limits", "namespace": "default", "parameterNotFoundAction": "Deny"}));
+    assert_eq!(server.refusal(&eve, Method::POST, BINDINGS, &own).await, "");
+    let mut of_secrets = of("Secret");
+    of_secrets["metadata"]["name"] = json!("secrets");
+    server.create(POLICIES, &of_secrets).await;
+    let mut secrets = own;
+    secrets["metadata"]["name"] = json!("secrets-b");
+    secrets["spec"]["policyName"] = json!("secrets");
+    for (reference, verb) in [
+        (json!({"name": "limits", "parameterNotFoundAction": "Deny"}), "get"),
+        (json!({"selector": {}, "parameterNotFoundAction": "Deny"}), "list"),
+    ] {
+        secrets["spec"]["paramRef"] = reference;
+        let refused = server.refusal(&eve, Method::POST, BINDINGS, &secrets).await;
+        let words = format!("user \"eve\" does not have {verb:?} permission on the object referenced by paramRef");
+        assert!(refused.ends_with(&words), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn an_ingress_gets_the_default_class_and_a_claim_grows_only_where_its_class_allows() {
+    let server = Server::new(Settings::default()).await;
+    let ingresses = "/apis/networking.k8s.io/v1/namespaces/default/ingresses";
+    let backend = json!({"service": {"name": "web", "port": {"number": 80}}});
+    let ingress = |name: &str| json!({"metadata": {"name": name}, "spec": {"defaultBackend": backend}});
+    assert!(server.create(ingresses, &ingress("before")).await["spec"]["ingressClassName"].is_null());
+    let annotations = json!({"ingressclass.kubernetes.io/is-default-class": "true"});
+    let class =
+        json!({"metadata": {"name": "stock", "annotations": annotations}, "spec": {"controller": "example.com/c"}});
+    server.create("/apis/networking.k8s.io/v1/ingressclasses", &class).await;
+    assert_eq!(server.create(ingresses, &ingress("after")).await["spec"]["ingressClassName"], "stock");
+
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+    for (name, allows) in [("rigid", false), ("elastic", true)] {
+        let class = json!({"metadata": {"name": name}, "provisioner": "example.com/p", "allowVolumeExpansion": allows});
+        server.create("/apis/storage.k8s.io/v1/storageclasses", &class).await;
+        let requests = json!({"requests": {"storage": "1Gi"}});
+        let spec = json!({"storageClassName": name, "accessModes": ["ReadWriteOnce"], "resources": requests});
+        let mut claim = server.create(claims, &json!({"metadata": {"name": name}, "spec": spec})).await;
+        let path = format!("{claims}/{name}");
+        claim["status"] = json!({"phase": "Bound"});
+        let (code, mut claim) = server.send(&administrator(), Method::PUT, &format!("{path}/status"), &claim).await;
+        assert_eq!(code, 200, "{claim}");
+        claim["spec"]["resources"]["requests"]["storage"] = json!("2Gi");
+        let refused = server.refusal(&administrator(), Method::PUT, &path, &claim).await;
+        assert_eq!(refused.is_empty(), allows, "{name}: {refused}");
+        assert!(allows || refused.contains("only dynamically provisioned pvc can be resized"), "{refused}");
+    }
+}
