@@ -97,6 +97,7 @@ fn controllers(context: &Arc<Context>, clients: &Clients, settings: &Settings) -
         services::mirror::controller(client("endpointslicemirroring-controller"), &services),
         services::drain_acknowledgement::controller(client("drain-acknowledgement-controller"), &services),
         services::host::controller(client("host-service-controller"), &services),
+        services::service_cidrs::controller(&context_for("service-cidrs-controller")),
         resource_claims::templates::controller(&context_for("resource-claim-controller")),
         resource_claims::reservations::controller(&context_for("resource-claim-controller")),
         resource_claims::device_taints::controller(&context_for("device-taint-eviction-controller"), &evictions),
@@ -142,6 +143,7 @@ pub async fn run_with_metrics(
     tasks.spawn(context.config_templates.clone().run(client.clone(), stop.clone()));
     tasks.spawn(context.machine_files.clone().run(client.clone(), stop.clone()));
     tasks.spawn(context.attributes_classes.clone().run(client.clone(), stop.clone()));
+    tasks.spawn(context.service_cidrs.clone().run(client.clone(), stop.clone()));
     context.device_caches.run(&client, &tasks, &stop);
     context.machine_caches.run(&client, &tasks, &stop);
     tasks.spawn(context.metadata.clone().run(stop.clone()));

@@ -12,6 +12,7 @@ use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ResourceQuota},
     discovery::v1::EndpointSlice,
+    networking::v1::ServiceCIDR,
     policy::v1::PodDisruptionBudget,
     rbac::v1::ClusterRole,
     resource::v1::{DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice},
@@ -190,6 +191,7 @@ pub struct Context {
     pub config_templates: Arc<Cache<ConfigTemplate>>,
     pub machine_files: Arc<Cache<MachineFile>>,
     pub attributes_classes: Arc<Cache<VolumeAttributesClass>>,
+    pub service_cidrs: Arc<Cache<ServiceCIDR>>,
     pub device_caches: DeviceCaches,
     pub machine_caches: MachineCaches,
     /// Which resources the server has.
@@ -207,6 +209,7 @@ impl Context {
         let config_templates = Arc::new(Cache::new());
         let machine_files = Arc::new(Cache::new());
         let attributes_classes = Arc::new(Cache::new());
+        let service_cidrs = Arc::new(Cache::new());
         Arc::new(Self {
             client,
             caches,
@@ -217,6 +220,7 @@ impl Context {
             config_templates,
             machine_files,
             attributes_classes,
+            service_cidrs,
             device_caches,
             machine_caches,
             discovery,

@@ -7,6 +7,7 @@
 //! * [`slices`], [`endpoints`], [`mirror`]: the controllers of EndpointSlices, of Endpoints, and of slices that mirror
 //!   Endpoints which people wrote
 //! * [`host`]: the Services of programs that are not pods, whose slices agents publish
+//! * [`service_cidrs`]: the ranges of which Services have addresses
 //! * [`drain_acknowledgement`]: tells a pod that is being deleted that no node sends connections to it any more
 //!
 //! A change of a pod finds its Services by index and is acted on at once. One Service is reconciled once at a time, so
@@ -21,6 +22,7 @@ pub mod mirror;
 mod pack;
 mod ports;
 mod selected_pods;
+pub mod service_cidrs;
 pub mod slice_index;
 pub mod slices;
 mod subsets;

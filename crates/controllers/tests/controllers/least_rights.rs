@@ -59,6 +59,7 @@ const SCENARIOS: &[fn()] = &[
     services::slices_and_endpoints_follow_pods_from_first_to_last,
     services::endpoints_people_wrote_are_repeated_in_slices,
     services::a_deleted_pod_is_drained_once_every_live_node_acknowledges_it,
+    services::a_range_of_services_is_ready_and_stays_while_a_service_has_its_addresses,
     sets::a_stateful_set_comes_in_order_keeps_names_and_claims_and_rolls_back,
     sets::claims_go_with_the_pods_and_the_set_where_it_says_so,
     sets::pods_that_were_left_alone_are_taken_over_with_their_history,

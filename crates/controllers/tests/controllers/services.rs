@@ -3,6 +3,7 @@
 use k8s_openapi::api::{
     core::v1::{Endpoints, Pod, Service},
     discovery::v1::EndpointSlice,
+    networking::v1::ServiceCIDR,
 };
 use kube::{
     Api,
@@ -313,5 +314,26 @@ pub async fn a_deleted_pod_is_drained_once_every_live_node_acknowledges_it() {
     assert!(!cluster.is_drained("b").await);
     cluster.acknowledge("n1", out).await;
     until("the last one said so", async || cluster.is_drained("b").await).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+pub async fn a_range_of_services_is_ready_and_stays_while_a_service_has_its_addresses() {
+    let cluster = Cluster::start().await;
+    let cidrs: Api<ServiceCIDR> = Api::all(cluster.client.clone());
+    let more = json!({ "metadata": { "name": "more" }, "spec": { "cidrs": ["10.8.0.0/24"] } });
+    let more = serde_json::from_value(more).unwrap();
+    cidrs.create(&PostParams::default(), &more).await.expect("create a service CIDR");
+    let is_ready = async || {
+        let found = cidrs.get("more").await.expect("the service CIDR");
+        let conditions = found.status.and_then(|status| status.conditions).unwrap_or_default();
+        conditions.into_iter().find(|condition| condition.type_ == "Ready").map(|condition| condition.status == "True")
+    };
+    until("it is ready", async || is_ready().await == Some(true)).await;
+    cluster.service("web", json!({ "clusterIP": "10.8.0.7", "ports": [{ "port": 80 }] })).await;
+    cidrs.delete("more", &DeleteParams::default()).await.expect("delete it");
+    until("it is in use", async || is_ready().await == Some(false)).await;
+    cluster.services().delete("web", &DeleteParams::default()).await.expect("delete the service");
+    until("it is gone", async || cidrs.get_opt("more").await.expect("an answer").is_none()).await;
     cluster.stop().await;
 }

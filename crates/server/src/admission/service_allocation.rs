@@ -1,15 +1,19 @@
 //! ServiceAllocation: cluster addresses and node ports of Services, each held by a key of its own.
 //!
-//! Taking one is a compare that its key is absent and a put, in the very transaction that writes
+//! Addresses are of the server's own range and of every ServiceCIDR that is ready and not being deleted. Taking one is a compare that its key is absent and a put, in the very transaction that writes
 //! the Service: two servers can never give out the same one, and a crash can neither leak nor
 //! double one. Addresses are upstream's `IPAddress` objects; ports have keys of ours.
 
-use std::{collections::BTreeSet, net::Ipv4Addr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr},
+};
 
 use async_trait::async_trait;
 use mainstay_api::{
     descriptor::Descriptor,
     field::{FieldError, Path},
+    validation::names,
 };
 use mainstay_store::{List, Op};
 use serde_json::{Value, json};
@@ -25,6 +29,8 @@ use crate::{
 
 const ADDRESSES: &str = "/registry/ipaddresses/";
 const PORTS: &str = "/mainstay/nodeports/";
+const SERVICE_CIDR: &str = "ServiceCIDR";
+const SERVICE_CIDRS: &str = "servicecidrs";
 /// Random picks before the whole range is looked through.
 const GUESSES: usize = 16;
 /// The low end of the range is left to addresses people choose themselves, while there are others.
@@ -39,10 +45,13 @@ impl Plugin for ServiceAllocation {
     }
 
     fn handles(&self, d: &Descriptor) -> bool {
-        d.is_core("Service")
+        d.is_core("Service") || d.kind == SERVICE_CIDR
     }
 
     async fn create(&self, request: &Request<'_>, object: &mut Value, txn: &mut TxnAdditions) -> ApiResult<()> {
+        if request.target.d.kind == SERVICE_CIDR {
+            return check_range(&request.api.settings, object);
+        }
         allocate(request.api, object, None, txn).await
     }
 
@@ -53,6 +62,10 @@ impl Plugin for ServiceAllocation {
         old: &Value,
         txn: &mut TxnAdditions,
     ) -> ApiResult<()> {
+        if request.target.d.kind == SERVICE_CIDR {
+            let is_same = object["spec"] == old["spec"];
+            return if is_same { Ok(()) } else { check_range(&request.api.settings, object) };
+        }
         allocate(request.api, object, Some(old), txn).await?;
         let (before, now) = (allocated_keys(old), allocated_keys(object));
         txn.ops.extend(before.difference(&now).map(|key| Op::Delete { key: key.as_str().into() }));
@@ -142,12 +155,14 @@ async fn check_address(api: &Api, service: &Value, given: &str) -> ApiResult<()>
         let error = FieldError::invalid(&path, json!([given]), format!("failed to allocate IP {given}: {why}"));
         Err(invalid(service, error))
     };
-    let range = AddressRange::from_settings(&api.settings);
+    let ranges = AddressRange::all(api);
     match given.parse() {
-        Ok(ip) if range.contains(ip) => {}
+        Ok(ip) if ranges.iter().any(|range| range.contains(ip)) => {}
         _ => {
+            let ranges: Vec<String> = ranges.iter().map(AddressRange::to_string).collect();
             return refuse(format!(
-                "the provided IP ({given}) is not in the valid range. The range of valid IPs is {range}"
+                "the provided IP ({given}) is not in the valid range. The range of valid IPs is {}",
+                ranges.join(", ")
             ));
         }
     }
@@ -216,15 +231,63 @@ fn invalid(service: &Value, error: FieldError) -> Box<ApiError> {
     ApiError::invalid_kind("", "Service", metadata::string_field(service, "name").unwrap_or_default(), &error.into())
 }
 
+/// Refuses a ServiceCIDR with addresses of pods: an address must belong to a Service or to a pod.
+fn check_range(settings: &Settings, object: &Value) -> ApiResult<()> {
+    let pods = AddressRange::new(settings.pod_range);
+    let path = Path::new("spec").child("cidrs");
+    let ranges = object["spec"]["cidrs"].as_array().into_iter().flatten().filter_map(Value::as_str).enumerate();
+    for (index, text) in ranges {
+        if AddressRange::parse(text).is_some_and(|range| range.overlaps(&pods)) {
+            let error =
+                FieldError::invalid(&path.index(index), text, format!("overlaps with {pods}, the range of pods"));
+            let name = metadata::string_field(object, "name").unwrap_or_default();
+            return Err(ApiError::invalid_kind("networking.k8s.io", SERVICE_CIDR, name, &error.into()));
+        }
+    }
+    Ok(())
+}
+
+/// Whether Services may get addresses of a ServiceCIDR. One without a condition is ready: its controller may not have seen it yet.
+fn is_usable(cidr: &Value) -> bool {
+    let mut conditions = cidr["status"]["conditions"].as_array().into_iter().flatten();
+    let is_refused = conditions.any(|condition| condition["type"] == "Ready" && condition["status"] != "True");
+    metadata::string_field(cidr, "deletionTimestamp").is_none() && !is_refused
+}
+
+#[derive(Debug, PartialEq, Eq)]
 struct AddressRange {
     base: u32,
     bits: u8,
 }
 
 impl AddressRange {
-    fn from_settings(settings: &Settings) -> Self {
-        let (base, bits) = settings.service_range;
+    fn new((base, bits): (Ipv4Addr, u8)) -> Self {
         Self { base: u32::from(base), bits }
+    }
+
+    /// A range of IPv4 addresses of which some can be given.
+    fn parse(text: &str) -> Option<Self> {
+        match names::parse_cidr(text)? {
+            (IpAddr::V4(address), bits) if bits <= 30 => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
+                Some(Self { base: u32::from(address) & mask, bits })
+            }
+            _ => None,
+        }
+    }
+
+    /// Those of the cluster: the server's own, then those of other ServiceCIDRs in the order of their names.
+    fn all(api: &Api) -> Vec<Self> {
+        let mut ranges = vec![Self::new(api.settings.service_range)];
+        for cidr in api.admission_cache.list(SERVICE_CIDRS, None) {
+            let listed = cidr.value["spec"]["cidrs"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            for range in listed.filter_map(Self::parse).filter(|_| is_usable(&cidr.value)) {
+                if !ranges.contains(&range) {
+                    ranges.push(range);
+                }
+            }
+        }
+        ranges
     }
 
     fn size(&self) -> u32 {
@@ -234,6 +297,11 @@ impl AddressRange {
     fn contains(&self, ip: Ipv4Addr) -> bool {
         let offset = u32::from(ip).wrapping_sub(self.base);
         (1..self.size() - 1).contains(&offset)
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        let bits = self.bits.min(other.bits);
+        (self.base ^ other.base).checked_shr(32 - u32::from(bits)).unwrap_or(0) == 0
     }
 
     fn nth(&self, offset: u32) -> Ipv4Addr {
@@ -254,19 +322,28 @@ async fn taken_below(api: &Api, prefix: &str) -> ApiResult<BTreeSet<String>> {
 }
 
 async fn free_address(api: &Api) -> ApiResult<Ipv4Addr> {
-    let range = AddressRange::from_settings(&api.settings);
+    let ranges = AddressRange::all(api);
+    for range in &ranges {
+        if let Some(address) = free_address_in(api, range).await? {
+            return Ok(address);
+        }
+    }
+    let ranges: Vec<String> = ranges.iter().map(AddressRange::to_string).collect();
+    Err(ApiError::internal(format!("failed to allocate a serviceIP: range {} is full", ranges.join(", "))))
+}
+
+async fn free_address_in(api: &Api, range: &AddressRange) -> ApiResult<Option<Ipv4Addr>> {
     let last = range.size() - 1; // the broadcast address stays out
     let first = if last > 2 * STATIC_BAND { STATIC_BAND } else { 1 };
     for _ in 0..GUESSES {
         let address = range.nth(fastrand::u32(first..last));
         if api.store.get(&format!("{ADDRESSES}{address}")).await?.0.is_none() {
-            return Ok(address);
+            return Ok(Some(address));
         }
     }
     let taken = taken_below(api, ADDRESSES).await?;
     let mut all = (first..last).chain(1..first).map(|offset| range.nth(offset));
-    all.find(|address| !taken.contains(&address.to_string()))
-        .ok_or_else(|| ApiError::internal(format!("failed to allocate a serviceIP: range {range} is full")))
+    Ok(all.find(|address| !taken.contains(&address.to_string())))
 }
 
 async fn free_port(api: &Api, mine: &BTreeSet<u64>) -> ApiResult<u16> {

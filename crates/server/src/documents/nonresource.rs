@@ -25,6 +25,16 @@ const CA: &str = "/cacerts";
 /// The Kubernetes version whose API this is.
 const MINOR: &str = "37";
 const GIT_VERSION: &str = concat!("v1.37.0+mainstay-", env!("CARGO_PKG_VERSION"));
+/// What of that version is served without effect, `<plural>.<group>`: objects are validated and stored, and nothing acts on them. So that a program
+/// that depends on one of them can see it; `docs/features.md` has the details.
+const STORED_WITHOUT_EFFECT: [&str; 6] = [
+    "csidrivers.storage.k8s.io",
+    "csinodes.storage.k8s.io",
+    "csistoragecapacities.storage.k8s.io",
+    "ingressclasses.networking.k8s.io",
+    "ingresses.networking.k8s.io",
+    "networkpolicies.networking.k8s.io",
+];
 
 pub async fn respond(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
     if parts.method != Method::GET {
@@ -94,6 +104,7 @@ fn version(build: &BuildInfo) -> Response {
             "goVersion": "none",
             "compiler": "rustc",
             "platform": format!("{}/{}", std::env::consts::OS, architecture()),
+            "storedWithoutEffect": STORED_WITHOUT_EFFECT,
         }),
     )
 }

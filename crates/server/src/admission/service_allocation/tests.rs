@@ -98,3 +98,58 @@ async fn when_all_are_given_the_range_is_full() {
     assert!(message.contains("failed to allocate a nodePort: range"), "{message}");
     assert_eq!(create(&handler, "plain", json!({})).await.0, 201, "what failed half way holds nothing");
 }
+
+const CIDRS: &str = "/apis/networking.k8s.io/v1/servicecidrs";
+
+fn service_cidr(name: &str, ranges: Value) -> Value {
+    json!({"metadata": {"name": name, "finalizers": ["example.com/held"]}, "spec": {"cidrs": ranges}})
+}
+
+#[tokio::test]
+async fn a_service_cidr_gives_addresses_while_it_is_ready_and_not_deleted() {
+    let settings = Settings { service_range: (Ipv4Addr::new(10, 9, 0, 0), 30), ..Settings::default() };
+    let handler = server(settings).await;
+    let own = BootstrapClient::new(&handler);
+    for name in ["s0", "s1"] {
+        assert_eq!(create(&handler, name, json!({})).await.0, 201);
+    }
+    let (code, message) = create(&handler, "more", json!({})).await;
+    assert!(code == 500 && message.contains("range 10.9.0.0/30 is full"), "{message}");
+    let more = service_cidr("more", json!(["10.8.0.0/24", "fd00::/112"]));
+    assert_eq!(own.call(Method::POST, CIDRS, Some(&more)).await.0, StatusCode::CREATED);
+    assert_eq!(create(&handler, "more", json!({})).await.0, 201);
+    let (_, found) = own.call(Method::GET, &format!("{SERVICES}/more"), None).await;
+    assert!(found["spec"]["clusterIP"].as_str().is_some_and(|ip| ip.starts_with("10.8.0.")), "{found}");
+    assert_eq!(create(&handler, "chosen", json!({"spec": {"clusterIP": "10.8.0.200"}})).await.0, 201);
+    let (_, outside) = create(&handler, "outside", json!({"spec": {"clusterIP": "10.7.0.1"}})).await;
+    assert!(outside.ends_with("The range of valid IPs is 10.9.0.0/30, 10.8.0.0/24"), "{outside}");
+
+    let (_, mut found) = own.call(Method::GET, &format!("{CIDRS}/more"), None).await;
+    let since = "2026-01-01T00:00:00Z";
+    let refused =
+        json!({"type": "Ready", "status": "False", "reason": "Held", "message": "", "lastTransitionTime": since});
+    found["status"] = json!({ "conditions": [refused] });
+    assert_eq!(own.call(Method::PUT, &format!("{CIDRS}/more/status"), Some(&found)).await.0, StatusCode::OK);
+    assert_eq!(create(&handler, "late", json!({"spec": {"clusterIP": "10.8.0.201"}})).await.0, 422, "not ready");
+    let (_, mut found) = own.call(Method::GET, &format!("{CIDRS}/more"), None).await;
+    found["status"] = json!({ "conditions": [] });
+    assert_eq!(own.call(Method::PUT, &format!("{CIDRS}/more/status"), Some(&found)).await.0, StatusCode::OK);
+    assert_eq!(create(&handler, "late", json!({"spec": {"clusterIP": "10.8.0.201"}})).await.0, 201);
+    own.call(Method::DELETE, &format!("{CIDRS}/more"), None).await;
+    assert_eq!(create(&handler, "later", json!({"spec": {"clusterIP": "10.8.0.202"}})).await.0, 422, "being deleted");
+}
+
+#[tokio::test]
+async fn a_service_cidr_has_no_addresses_of_pods() {
+    let handler = server(Settings::default()).await;
+    let own = BootstrapClient::new(&handler);
+    for ranges in [json!(["10.244.7.0/24"]), json!(["10.0.0.0/8"]), json!(["fd00::/112", "10.244.0.0/16"])] {
+        let (code, answer) = own.call(Method::POST, CIDRS, Some(&service_cidr("pods", ranges.clone()))).await;
+        let message = answer["message"].as_str().unwrap_or_default();
+        assert_eq!(code, StatusCode::UNPROCESSABLE_ENTITY, "{ranges}");
+        assert!(message.ends_with("overlaps with 10.244.0.0/16, the range of pods"), "{message}");
+    }
+    let tiny = service_cidr("tiny", json!(["10.8.0.1/32"]));
+    assert_eq!(own.call(Method::POST, CIDRS, Some(&tiny)).await.0, StatusCode::CREATED);
+    assert_eq!(create(&handler, "a", json!({})).await.0, 201, "a range without an address to give is passed over");
+}

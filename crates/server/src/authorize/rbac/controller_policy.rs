@@ -336,6 +336,13 @@ pub const CONTROLLERS: &[ControllerSpec] = &[
         ],
     ),
     controller(
+        "service-cidrs-controller",
+        &[
+            rule(&["list"], &["networking.k8s.io"], &["ipaddresses"]),
+            rule(&["patch"], &["networking.k8s.io"], &["servicecidrs", "servicecidrs/status"]),
+        ],
+    ),
+    controller(
         "tokens-controller",
         &[rule(&["delete", "list", "update"], CORE, &["secrets"]), rule(&["get"], CORE, &["serviceaccounts"])],
     ),
