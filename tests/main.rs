@@ -36,6 +36,7 @@ mod kubectl_create;
 mod kubectl_describe;
 mod kubectl_errors;
 mod kubectl_get;
+mod kubectl_newest;
 mod kubectl_pods;
 mod kubectl_server_side_apply;
 mod lifecycle;

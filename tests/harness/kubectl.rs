@@ -14,6 +14,8 @@ use super::{
 pub enum Version {
     V1_20,
     V1_32,
+    /// The newest that Debian has.
+    Newest,
 }
 
 /// A kubectl and the cluster it talks to.
@@ -55,7 +57,7 @@ impl Kubectl {
 
     /// Whether this one is new enough for what came after 1.20.
     pub fn is_recent(&self) -> bool {
-        self.version == Version::V1_32
+        self.version != Version::V1_20
     }
 
     #[track_caller]
@@ -63,6 +65,7 @@ impl Kubectl {
         tool(match self.version {
             Version::V1_20 => "bin/kubectl-1.20",
             Version::V1_32 => "bin/kubectl-1.32",
+            Version::Newest => "bin/kubectl-newest",
         })
     }
 
