@@ -3,9 +3,9 @@
 use std::{fs, path::PathBuf};
 
 use anyhow::{Context, anyhow};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use mainstay_api::encode::to_yaml;
-use mainstay_units::{Unit, UnitFile, UnitName, convert};
+use mainstay_units::{Unit, UnitFile, UnitName, UnitState, convert, set_state};
 
 use crate::exit::Exit;
 
@@ -31,21 +31,43 @@ pub struct UnitOptions {
     #[arg(long = "instance", value_name = "NAME")]
     pub instances: Vec<String>,
 
+    /// The state of the units: of those that are not launched there are manifests, and no pods
+    #[arg(long, value_name = "STATE", value_enum, default_value_t = StateChoice::Launched)]
+    pub state: StateChoice,
+
     /// Fail if any line has no translation
     #[arg(long)]
     pub strict: bool,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StateChoice {
+    Inactive,
+    Loaded,
+    Launched,
+}
+
+impl From<StateChoice> for UnitState {
+    fn from(choice: StateChoice) -> Self {
+        match choice {
+            StateChoice::Inactive => Self::Inactive,
+            StateChoice::Loaded => Self::Loaded,
+            StateChoice::Launched => Self::Launched,
+        }
+    }
+}
+
 pub fn run(options: &ConvertOptions) -> Result<(), Exit> {
     let ConvertFormat::Unit(options) = &options.format;
     let units = read_units(options)?;
-    let converted = convert(&units).map_err(|error| Exit::Refused(error.into()))?;
+    let mut converted = convert(&units).map_err(|error| Exit::Refused(error.into()))?;
     for note in &converted.notes {
         eprintln!("{note}");
     }
     if options.strict && !converted.notes.is_empty() {
         return Err(Exit::Refused(anyhow!("{} lines have no translation", converted.notes.len())));
     }
+    converted.manifests.iter_mut().for_each(|manifest| set_state(manifest, options.state.into()));
     let documents: Vec<_> = converted.manifests.iter().map(to_yaml).collect();
     print!("{}", documents.join("---\n"));
     Ok(())

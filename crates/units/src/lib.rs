@@ -11,8 +11,10 @@ mod pod;
 mod specifiers;
 mod unit_file;
 mod unit_name;
+mod unit_state;
 mod workload;
 
 pub use convert::{ConvertError, Converted, Note, Unit, convert};
 pub use unit_file::{ParseError, UnitFile, UnitOption};
 pub use unit_name::{NameError, UnitName};
+pub use unit_state::{UnitState, set_state};

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::{UnitFile, UnitName, UnitOption, command_line::split, specifiers::expand};
+use crate::{
+    UnitFile, UnitName, UnitOption,
+    command_line::split,
+    specifiers::{HOST_REFERENCE, expand},
+};
 
 pub const SECTION: &str = "X-Fleet";
 
@@ -45,6 +49,9 @@ impl Placement {
                 why,
             };
             let value = expand(&option.value, name).map_err(|error| failed(error.to_string()))?;
+            if value.contains(HOST_REFERENCE) {
+                return Err(failed("%H is not known before a machine is chosen".to_owned()));
+            }
             let words = || split(&value).map_err(|error| failed(error.to_string()));
             match option.name.as_str() {
                 "MachineID" | "X-ConditionMachineID" | "ConditionMachineID" => {
@@ -159,6 +166,7 @@ mod tests {
         );
         assert!(read("Nonsense=1").unwrap_err().starts_with("line 2: [X-Fleet] has no option \"Nonsense\""));
         assert!(read("MachineOf=%x").unwrap_err().contains("%x is not known here"));
+        assert!(read("MachineMetadata=host=%H").unwrap_err().contains("before a machine is chosen"));
         assert!(read("Conflicts='a").unwrap_err().contains("a quote is not closed"));
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     ConvertError, Note, Unit, UnitOption,
     command_line::{CommandLine, split, substitute},
     docker_run::{self, DockerRun},
-    specifiers::expand,
+    specifiers::{HOST_REFERENCE, HOST_VARIABLE, expand},
     unit_name::kubernetes_name,
 };
 
@@ -121,8 +121,39 @@ impl PodReader<'_> {
             spec.insert("initContainers".into(), json!(before));
         }
         spec.insert("containers".into(), json!([main]));
+        self.add_host_variable(&mut spec)?;
         let lifetime = self.lifetime();
         Ok(UnitPod { spec: Value::Object(spec), lifetime, services })
+    }
+
+    /// Gives the name of the machine to containers whose commands or variables have it.
+    fn add_host_variable(&self, spec: &mut Map<String, Value>) -> Result<(), ConvertError> {
+        let mut elsewhere = spec.clone();
+        for list in ["initContainers", "containers"] {
+            let containers = spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+            for container in containers.filter(|container| container.to_string().contains(HOST_REFERENCE)) {
+                let path = json!({ "fieldRef": { "fieldPath": "spec.nodeName" } });
+                let variable = json!({ "name": HOST_VARIABLE, "valueFrom": path });
+                match container["env"].as_array_mut() {
+                    Some(variables) => variables.insert(0, variable),
+                    None => container["env"] = json!([variable]),
+                }
+            }
+            let others = elsewhere.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+            for container in others.filter_map(Value::as_object_mut) {
+                for field in ["command", "args", "env"] {
+                    container.remove(field);
+                }
+            }
+        }
+        let is_host = |option: &&UnitOption| option.section == SERVICE && option.value.contains("%H");
+        match self.unit.file.options.iter().find(is_host) {
+            Some(option) if Value::Object(elsewhere).to_string().contains(HOST_REFERENCE) => {
+                let why = "%H is known to commands that start and to their variables alone; elsewhere use a shell and $UNIT_HOST";
+                Err(self.refused(option, why.to_owned()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Names every option that nothing below reads.

@@ -184,8 +184,9 @@ fn what_cannot_become_a_manifest_is_refused_and_says_why() {
         "a.service: MachineID and Global contradict each other; leave one of them out"
     );
     assert_eq!(
-        error(&[unit("a", "[Service]\nExecStart=/bin/echo %H")]),
-        "a.service: line 2: ExecStart: %H is not known here; %i, %p, %n, %N and %% are"
+        error(&[unit("a", "[Service]\nExecStart=/bin/echo %m")]),
+        "a.service: line 2: ExecStart: %m is not known here; parts of the unit's name (%i, %I, %j, %p, %P, %n, %N), directories (%t, %S, %C, \
+         %L, %E, %T, %V, %h), %H and %% are"
     );
 }
 
@@ -194,4 +195,67 @@ fn other_types_of_units_are_named_and_left_out() {
     let converted = convert(&[unit("a.timer", "[Timer]\nOnCalendar=daily"), unit("a", &service(""))]).unwrap();
     assert_eq!(converted.manifests.len(), 1);
     assert_eq!(notes(&converted), ["a.timer: a timer has no manifest; only services become pods"]);
+}
+
+/// Units as fleet's and Deis' users had them.
+const PUBLISHED: [(&str, &str); 4] = [
+    ("subgun-http@1", include_str!("../../testdata/published/subgun-http@.service")),
+    ("subgun-presence@1", include_str!("../../testdata/published/subgun-presence@.service")),
+    ("apache-discovery@1", include_str!("../../testdata/published/apache-discovery@.service")),
+    ("deis-router", include_str!("../../testdata/published/deis-router.service")),
+];
+
+#[test]
+fn units_that_people_published_become_manifests() {
+    let units: Vec<Unit> = PUBLISHED.iter().map(|(name, text)| unit(name, text)).collect();
+    let converted = convert(&units).unwrap();
+    let pod = |kind: &str, name: &str| find(&converted, kind, name)["spec"]["template"]["spec"].clone();
+    let subgun = pod("Deployment", "subgun-http-1");
+    assert_eq!(subgun["containers"][0]["image"], "coreos/subgun");
+    assert_eq!(
+        subgun["containers"][0]["ports"],
+        json!([{ "containerPort": 8080, "hostPort": 8080, "protocol": "TCP" }])
+    );
+    let presence = pod("Deployment", "subgun-presence-1");
+    let beside = &presence["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0];
+    assert_eq!(
+        beside["labelSelector"]["matchLabels"],
+        find(&converted, "Deployment", "subgun-http-1")["metadata"]["labels"]
+    );
+    // The shell announces the machine that the pod is on.
+    let announce = pod("Deployment", "apache-discovery-1")["containers"][0].clone();
+    assert_eq!(announce["env"][0]["valueFrom"]["fieldRef"]["fieldPath"], "spec.nodeName");
+    let script = announce["command"][2].as_str().unwrap();
+    assert!(script.contains(r#"apache@1 '{ "host": "$(UNIT_HOST)", "port": 80"#), "{script}");
+    let router = pod("DaemonSet", "deis-router");
+    assert_eq!(
+        (&router["containers"][0]["image"], router["initContainers"].as_array().map(Vec::len)),
+        (&json!("host"), Some(2))
+    );
+
+    let notes = notes(&converted);
+    for note in [
+        "apache-discovery@1.service:12: names none of the units given",
+        "deis-router.service:5: EnvironmentFile=/etc/environment: is not read",
+        "deis-router.service:12: RestartSec=5: the wait before a restart",
+    ] {
+        assert!(notes.iter().any(|own| own.starts_with(note)), "{note}: {notes:#?}");
+    }
+    for ((name, text), unit) in PUBLISHED.iter().zip(&units) {
+        let again = UnitFile::parse(&unit.file.to_string()).unwrap();
+        let plain = |file: &UnitFile| {
+            file.options
+                .iter()
+                .map(|own| (own.section.clone(), own.name.clone(), own.value.clone()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(plain(&again), plain(&UnitFile::parse(text).unwrap()), "{name}");
+    }
+}
+
+#[test]
+fn the_name_of_the_machine_is_for_commands_that_start() {
+    let text = "[Service]\nExecStart=/bin/announce %H\nExecStop=/bin/withdraw %H\nRestart=always\n";
+    let refused = convert(&[unit("web", text)]).unwrap_err().to_string();
+    assert!(refused.contains("line 2: ExecStart: %H is known to commands that start"), "{refused}");
 }
