@@ -18,6 +18,9 @@ pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub const MANAGER: &str = "host-services.mainstay.dev";
 /// Label: the node that publishes the slice, as [`node_label`] writes it.
 pub const NODE: &str = "mainstay.dev/host-service-node";
+/// Label of slices of instances that are not ready: [`CRITICAL`].
+pub const HEALTH: &str = "mainstay.dev/host-service-health";
+pub const CRITICAL: &str = "critical";
 /// Annotation: which instance of the service on its node this is.
 pub const ID: &str = "mainstay.dev/host-service-id";
 /// Annotation: the addresses of the node's interfaces, as [`format_interfaces`] writes them.

@@ -258,7 +258,12 @@ fn parse_check(path: &str, value: &Value, service: &str, index: usize) -> Parsed
         return error(fields.path("id"), why);
     }
     fields.text("notes")?;
-    let timeout = if matches!(kind, CheckKind::Script { .. }) { DEFAULT_SCRIPT_TIMEOUT } else { DEFAULT_TIMEOUT };
+    let interval = fields.time("interval")?.unwrap_or(DEFAULT_INTERVAL);
+    // Whoever does not answer before the next check is due has not answered.
+    let timeout = match kind {
+        CheckKind::Script { .. } => DEFAULT_SCRIPT_TIMEOUT,
+        CheckKind::Http { .. } | CheckKind::Tcp { .. } | CheckKind::Ttl { .. } => DEFAULT_TIMEOUT.min(interval),
+    };
     let initial = match fields.text("status")? {
         None => CheckStatus::Critical,
         Some(text) => match CheckStatus::parse(&text) {
@@ -270,7 +275,7 @@ fn parse_check(path: &str, value: &Value, service: &str, index: usize) -> Parsed
         name: fields.text("name")?.unwrap_or_else(|| id.clone()),
         id,
         kind,
-        interval: fields.time("interval")?.unwrap_or(DEFAULT_INTERVAL),
+        interval,
         timeout: fields.time("timeout")?.unwrap_or(timeout),
         initial,
         successes_before_passing: fields.count("success_before_passing")?,

@@ -54,10 +54,8 @@ use crate::{
     settings::Settings,
 };
 
-/// How often everything is looked at if the kernel tells of no change.
-const RESYNC: Duration = Duration::from_secs(10);
-/// The same while the kernel cannot tell.
-const POLL: Duration = Duration::from_secs(2);
+/// How often everything is looked at if the kernel tells of no change, as of files that another machine writes, or cannot tell.
+const RESYNC: Duration = Duration::from_secs(2);
 /// Files are written in several steps: one look for all of them.
 const SETTLE: Duration = Duration::from_millis(100);
 /// Programs of checks that run at the same time.
@@ -396,7 +394,7 @@ fn watch_directories(directories: &[PathBuf]) -> BoxStream<'static, ()> {
             .boxed(),
         Err(error) => {
             tracing::debug!(%error, "cannot watch the directories of this machine's services; they are read every 2 s");
-            futures::stream::once(tokio::time::sleep(POLL)).boxed()
+            futures::stream::once(tokio::time::sleep(RESYNC)).boxed()
         }
     }
 }

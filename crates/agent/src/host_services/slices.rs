@@ -8,7 +8,8 @@ use k8s_openapi::{
 };
 use mainstay_api::{
     host_service::{
-        ID, INTERFACES, MANAGED_BY, MANAGER, META, NAMESPACE, NODE, format_interfaces, node_label, slice_name,
+        CRITICAL, HEALTH, ID, INTERFACES, MANAGED_BY, MANAGER, META, NAMESPACE, NODE, format_interfaces, node_label,
+        slice_name,
     },
     service::{TAGS, parse_tags},
     validation::names::dns1123_label,
@@ -44,6 +45,8 @@ pub fn endpoint_slice(definition: &ServiceDefinition, is_ready: bool, facts: &Ma
     let address = facts.address_of(definition)?;
     let node = &facts.node_name;
     let labels = [(MANAGED_BY, MANAGER), (NODE, &node_label(node)), (SERVICE_NAME, &definition.name)];
+    let health = (!is_ready).then_some((HEALTH, CRITICAL));
+    let labels = labels.into_iter().chain(health).map(|(key, value)| (key.to_owned(), value.to_owned()));
     let port = definition.port.map(|port| EndpointPort {
         port: Some(port.into()),
         protocol: Some("TCP".to_owned()),
@@ -54,7 +57,7 @@ pub fn endpoint_slice(definition: &ServiceDefinition, is_ready: bool, facts: &Ma
         metadata: ObjectMeta {
             namespace: Some(NAMESPACE.to_owned()),
             name: Some(slice_name(&definition.name, node, &definition.id)),
-            labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+            labels: Some(labels.collect()),
             annotations: Some(annotations(definition, facts)),
             ..ObjectMeta::default()
         },
@@ -99,7 +102,7 @@ fn annotations(definition: &ServiceDefinition, facts: &MachineFacts) -> BTreeMap
 pub fn is_same(stored: &EndpointSlice, desired: &EndpointSlice) -> bool {
     let meta = |slice: &EndpointSlice| {
         let labels: BTreeMap<String, String> = slice.metadata.labels.clone().unwrap_or_default();
-        let own = [MANAGED_BY, NODE, SERVICE_NAME].map(|key| labels.get(key).cloned());
+        let own = [MANAGED_BY, NODE, SERVICE_NAME, HEALTH].map(|key| labels.get(key).cloned());
         (own, slice.metadata.annotations.clone().unwrap_or_default())
     };
     meta(stored) == meta(desired)
@@ -140,6 +143,9 @@ mod tests {
         assert_eq!(annotations[INTERFACES], "eth0=10.0.0.1,eth1=10.1.0.1");
         assert_eq!(slice.endpoints.as_ref().unwrap()[0].hostname.as_deref(), Some("a"));
         assert!(is_same(&slice, &slice.clone()));
+        let failing = endpoint_slice(&mysql, false, &facts("a")).unwrap();
+        let health = |slice: &EndpointSlice| slice.metadata.labels.as_ref().unwrap().get(HEALTH).cloned();
+        assert_eq!((health(&slice), health(&failing).as_deref()), (None, Some(CRITICAL)));
         assert!(!is_same(&slice, &endpoint_slice(&mysql, false, &facts("a")).unwrap()));
     }
 

