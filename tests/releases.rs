@@ -143,6 +143,10 @@ fn a_release_brings_machines_to_a_version_in_waves_and_halts_at_one_that_fails()
     assert_eq!(fleet.ask(&["release", "undo"], "").0, 0);
     fleet.phase("Complete");
     assert_eq!(updates(&fleet.0, "b"), "v1 v2 v1");
+    let (_, history) = fleet.ask(&["release", "history"], "");
+    let results: Vec<String> =
+        history.lines().skip(1).map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(results, ["v1 Complete", "v2 Superseded", "v1 Complete"], "{history}");
     assert_eq!(fleet.ask(&["machine", "check-single-version", "v1"], "").0, 0);
 
     // A version that does not exist reaches the canary alone, and is named.
@@ -192,6 +196,19 @@ fn an_update_is_pending_in_six_ways_and_machines_are_accounted_for() {
     assert_eq!(fleet.ask(&["machine", "pending-update", "--no-such-flag"], "").0, 64);
     assert_eq!(fleet.ask(&["machine", "trigger-update", "a b"], "").0, 64);
 
+    // A service of the machine that fails counts as a failure of the machine, also for the machine itself.
+    let service = fleet.0.data("a").join("services.d/bad.json");
+    let definition = json!({"name": "bad", "port": 80, "check": {"script": "exit 2", "interval": "1s"}});
+    fs::write(&service, definition.to_string()).expect("define a service");
+    fs::set_permissions(&service, fs::Permissions::from_mode(0o644)).expect("set its mode");
+    eventually("its failure is listed", || {
+        let (code, list) = fleet.ask(&["machine", "get-failures"], "");
+        (code == 1 && list.starts_with("a/service:bad: critical")).then_some(())
+    });
+    let health =
+        run(fleet.0.mainstay("a", &["machine", "local-health", "--hostname", "a", "-v"]), "health", "", PATIENCE);
+    assert!(health.code == 1 && health.stdout.starts_with("service:bad: critical"), "{health}");
+
     assert_eq!(fleet.ask(&["machine", "expect"], "a\nz\n").0, 0);
     eventually("the machine that never came is listed", || {
         let (code, list) = fleet.ask(&["machine", "list", "--unaccounted"], "");
@@ -229,6 +246,8 @@ fn a_machine_that_dies_half_way_or_was_away_for_long_follows_when_it_returns() {
         let silent = |name: &str| list.lines().any(|line| line.starts_with(name) && line.ends_with("Silent"));
         (code == 1 && silent("b ") && silent("d ")).then_some(())
     });
+    let unexpired = ["machine", "hosts-at-version", "v1", "--expiry", "0s"];
+    assert_eq!(fleet.ask(&unexpired, ""), (0, String::new()), "what silent machines run is not known");
     let release = fleet.get("release/all");
     assert_ne!(release["status"]["phase"], "Complete", "{release}");
     assert_eq!(updates(&fleet.0, "d"), "v1");

@@ -82,6 +82,9 @@ pub struct ReleaseSpec {
     /// For a rollback, in place of `waves`; without gates.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rollback_waves: Vec<ReleaseWave>,
+    /// While this is `version`, it is gone back to as in a rollback.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollback_version: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<ReleaseWindow>,
     pub paused: bool,
@@ -123,6 +126,9 @@ pub struct ReleaseWave {
     pub workloads: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up_to: Option<IntOrString>,
+    /// The error budget of this wave, beside that of the whole Release.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_failed: Option<IntOrString>,
     /// All have to be open before the wave begins.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<ReleaseGate>,
@@ -262,6 +268,15 @@ pub fn workload_name(kind: &str, namespace: &str, name: &str) -> String {
 }
 
 impl Release {
+    /// Whether somebody goes back to the version, and said how machines go back.
+    pub fn goes_back(&self) -> bool {
+        let spec = &self.spec;
+        let says_how = !spec.rollback_waves.is_empty()
+            || spec.rollback_max_unavailable.is_some()
+            || spec.rollback_soak_seconds.is_some();
+        says_how && spec.rollback_version.as_ref() == Some(&spec.version)
+    }
+
     pub fn condition(&self, kind: &str) -> Option<&Condition> {
         self.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == kind)
     }
@@ -310,6 +325,10 @@ impl OwnKind for ReleaseSpec {
                 ),
                 ("rollbackMaxUnavailable", "What maxUnavailable is for a rollback. The same if left out."),
                 ("rollbackSoakSeconds", "What soakSeconds is for a rollback. None if left out."),
+                (
+                    "rollbackVersion",
+                    "A version that is gone back to: while it is the version, what is said for a rollback counts, if anything is.",
+                ),
                 ("rollbackWaves", "The waves of a rollback, without gates. One wave of all if there are none."),
                 ("selector", "Which machines; none if left out. No other Release may select one of them."),
                 ("soakSeconds", "How long all machines of a wave have to be healthy before the next begins."),
@@ -370,6 +389,11 @@ impl OwnKind for ReleaseSpec {
             fields: &[
                 ("gates", "All have to be open before the wave begins."),
                 ("machines", "These machines."),
+                (
+                    "maxFailed",
+                    "How many members of this wave, or which share of them, may fail before no further ones are started. As many as the \
+                     Release allows in all if left out.",
+                ),
                 (
                     "upTo",
                     "So many of all machines and workloads, or this share of them, those of earlier waves counted.",

@@ -142,6 +142,8 @@ pub mod mainstay {
     pub const FOLLOW: &str = "mainstay.dev/follow";
     /// On a pod: nodes that gave it back.
     pub const REFUSED_BY: &str = "mainstay.dev/refused-by";
+    /// On a Machine: the labels that it was given since its Node has them.
+    pub const NODE_LABELS: &str = "mainstay.dev/node-labels";
     /// On a workload: which version of which Release it was brought to, and how far it is.
     pub const RELEASE_MARK: &str = "mainstay.dev/release";
     /// On a workload: the templates that it had before.

@@ -1,7 +1,9 @@
 //! Machines: makes one for every Node, says of each whether it is heard of and accounted for, and taints the Node of one that has to
 //! be provisioned anew.
 //!
-//! Labels of a Node are given to its Machine as well, so that Releases can select by them; labels that people gave to a Machine stay.
+//! Labels of a Node are given to its Machine as well, so that Releases can select by them, and taken back when the Node has them no longer.
+//! Labels that people gave to a Machine stay, whatever its Node is called: a machine may label its own Node, and so choose no other Release.
+//! Which labels are copies is noted in an annotation; a copy that somebody changed is theirs from then on.
 
 use std::{
     collections::BTreeMap,
@@ -17,8 +19,14 @@ use kube::{
     Api,
     api::{Patch, PatchParams, PostParams},
 };
-use mainstay_api::machine::{Machine, MachineAxis, MachineSpec, REPROVISION_TAINT, StateValue};
-use mainstay_machines::accounting::{Account, Contact, account, is_written};
+use mainstay_api::{
+    machine::{Machine, MachineAxis, MachineSpec, REPROVISION_TAINT, StateValue},
+    wellknown::mainstay::NODE_LABELS,
+};
+use mainstay_machines::{
+    accounting::{Account, Contact, account, is_written},
+    status_patch::state_patch,
+};
 use serde_json::json;
 
 use crate::runtime::{
@@ -45,14 +53,24 @@ struct NodeFacts {
     version: String,
 }
 
+/// What becomes of the labels of a Machine.
+#[derive(Debug, PartialEq)]
+pub struct LabelChange {
+    /// Those without a value are removed.
+    labels: BTreeMap<String, Option<String>>,
+    /// All that are copies of those of the Node then.
+    copied: BTreeMap<String, String>,
+}
+
 #[derive(Debug, PartialEq)]
 pub enum Action {
     Create {
         labels: BTreeMap<String, String>,
     },
+    /// If the Machine is as it was judged: people label it too.
     Label {
-        labels: BTreeMap<String, String>,
-        uid: String,
+        change: LabelChange,
+        version: String,
     },
     Account {
         account: Box<Account>,
@@ -150,6 +168,7 @@ impl Controller for MachineController {
         let (doing, written) = match action {
             Action::Create { labels } => {
                 let mut machine = Machine::new(name, MachineSpec::default());
+                machine.metadata.annotations = Some([(NODE_LABELS.to_owned(), json!(labels).to_string())].into());
                 machine.metadata.labels = Some(labels);
                 let created = match machines.create(&PostParams::default(), &machine).await {
                     Err(error) if error::has_code(&error, 409) => return Ok(()), // somebody expects it by now
@@ -157,14 +176,15 @@ impl Controller for MachineController {
                 };
                 ("create machine", created)
             }
-            Action::Label { labels, uid } => {
-                let patch = json!({ "metadata": { "uid": uid, "labels": labels } });
+            Action::Label { change: LabelChange { labels, copied }, version } => {
+                let annotations = json!({ NODE_LABELS: json!(copied).to_string() });
+                let metadata = json!({ "resourceVersion": version, "labels": labels, "annotations": annotations });
+                let patch = json!({ "metadata": metadata });
                 ("label machine", machines.patch(name, &params, &Patch::Merge(patch)).await)
             }
             Action::Account { account, uid } => {
                 let Account { seen, accounted } = *account;
-                let patch =
-                    json!({ "metadata": { "uid": uid }, "status": { "seen": seen, "conditions": [accounted] } });
+                let patch = json!({ "metadata": { "uid": uid }, "status": { "seen": state_patch(Some(&seen)), "conditions": [accounted] } });
                 ("write the status of machine", machines.patch_status(name, &params, &Patch::Merge(patch)).await)
             }
             Action::Taint { add, version } => return self.taint(name, add, version).await,
@@ -202,11 +222,9 @@ fn plan(world: &MachineWorld, now: Timestamp) -> Vec<Action> {
     let uid = machine.metadata.uid.clone().unwrap_or_default();
     let mut actions = Vec::new();
     if let Some(node) = &world.node {
-        let own = machine.metadata.labels.clone().unwrap_or_default();
-        let missing = node.labels.iter().filter(|(key, value)| own.get(*key) != Some(*value));
-        let labels: BTreeMap<String, String> = missing.map(|(key, value)| (key.clone(), value.clone())).collect();
-        if !labels.is_empty() {
-            actions.push(Action::Label { labels, uid: uid.clone() });
+        if let Some(change) = follow_labels(machine, &node.labels) {
+            let version = machine.metadata.resource_version.clone().unwrap_or_default();
+            actions.push(Action::Label { change, version });
         }
         let provisioned = machine.state(MachineAxis::Provisioned).map(|own| own.state);
         let should = provisioned == Some(StateValue::Failed);
@@ -221,6 +239,22 @@ fn plan(world: &MachineWorld, now: Timestamp) -> Vec<Action> {
         actions.push(Action::Account { account: Box::new(account), uid });
     }
     actions
+}
+
+fn follow_labels(machine: &Machine, node: &BTreeMap<String, String>) -> Option<LabelChange> {
+    let none = BTreeMap::new();
+    let own = machine.metadata.labels.as_ref().unwrap_or(&none);
+    let noted = machine.metadata.annotations.as_ref().and_then(|annotations| annotations.get(NODE_LABELS));
+    let noted: BTreeMap<String, String> = noted.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let is_copy = |key: &String| own.get(key).is_some_and(|value| noted.get(key) == Some(value));
+    let copied = node.iter().filter(|(key, _)| !own.contains_key(*key) || is_copy(key));
+    let copied: BTreeMap<String, String> = copied.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let changed = copied.iter().filter(|(key, value)| own.get(*key) != Some(*value));
+    let mut labels: BTreeMap<String, Option<String>> =
+        changed.map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
+    let gone = own.keys().filter(|key| is_copy(key) && !node.contains_key(*key));
+    labels.extend(gone.map(|key| (key.clone(), None)));
+    (!labels.is_empty() || copied != noted).then_some(LabelChange { labels, copied })
 }
 
 #[cfg(test)]
@@ -249,10 +283,41 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_follows_the_labels_of_its_node_and_keeps_those_that_people_gave_it() {
+        let labels = |text: &[(&str, &str)]| -> BTreeMap<String, String> {
+            text.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        let follow = |own: &[(&str, &str)], noted: Option<&[(&str, &str)]>, node: &[(&str, &str)]| {
+            let mut machine = Machine::new("m", MachineSpec::default());
+            machine.metadata.labels = Some(labels(own));
+            machine.metadata.annotations =
+                noted.map(|noted| [(NODE_LABELS.to_owned(), json!(labels(noted)).to_string())].into());
+            let change = follow_labels(&machine, &labels(node))?;
+            let changed = change.labels.into_iter().map(|(key, value)| format!("{key}={}", value.unwrap_or_default()));
+            let copied = change.copied.into_iter().map(|(key, value)| format!("{key}={value}"));
+            Some((changed.collect::<Vec<_>>().join(","), copied.collect::<Vec<_>>().join(",")))
+        };
+        let change = |changed: &str, copied: &str| Some((changed.to_owned(), copied.to_owned()));
+        assert_eq!(follow(&[], None, &[("rack", "1")]), change("rack=1", "rack=1"));
+        assert_eq!(follow(&[("rack", "1")], Some(&[("rack", "1")]), &[("rack", "1")]), None);
+        assert_eq!(follow(&[("rack", "1")], Some(&[("rack", "1")]), &[("rack", "2")]), change("rack=2", "rack=2"));
+        assert_eq!(follow(&[("rack", "1")], Some(&[("rack", "1")]), &[]), change("rack=", ""));
+        // It was expected with this label: its Node may be called what it likes.
+        assert_eq!(follow(&[("rack", "7")], None, &[("rack", "2")]), None);
+        assert_eq!(follow(&[("rack", "7")], None, &[]), None);
+        // Somebody changed a copy.
+        assert_eq!(follow(&[("rack", "7")], Some(&[("rack", "1")]), &[("rack", "1")]), change("", ""));
+        assert_eq!(follow(&[("rack", "7")], Some(&[]), &[("rack", "1")]), None);
+    }
+
+    #[test]
     fn a_node_whose_machine_has_to_be_provisioned_anew_is_tainted_until_it_is() {
         let machine = |state: &str| {
             json!({
-                "metadata": {"name": "m", "uid": "u", "labels": {"wave": "canary", "own": "1"}},
+                "metadata": {
+                    "name": "m", "uid": "u", "labels": {"wave": "canary", "own": "1"},
+                    "annotations": {NODE_LABELS: "{\"wave\":\"canary\"}"},
+                },
                 "status": {"provisioned": {"state": state, "since": "2026-01-01T00:00:00Z"}},
             })
         };

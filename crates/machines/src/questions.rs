@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use mainstay_api::machine::{Machine, MachineAxis, StateValue};
 
-/// A machine that was silent for so long no longer counts as running a version.
+/// A machine that was silent for so long no longer counts as running a version, if nothing else is asked for.
 pub const VERSION_EXPIRY: SignedDuration = SignedDuration::from_secs(130);
 
 /// The version that a machine is to run, as far as it can be found out.
@@ -68,19 +68,18 @@ impl PendingUpdate {
     }
 }
 
-/// The version that a machine runs, unless it was silent for too long.
-pub fn current_record(machine: &Machine, now: Timestamp) -> Option<&str> {
+/// The version that a machine runs, unless it is silent since before a time.
+pub fn current_record(machine: &Machine, heard_since: Timestamp) -> Option<&str> {
     let seen = machine.state(MachineAxis::Seen);
-    let expired =
-        seen.is_some_and(|seen| seen.state == StateValue::Failed && now.duration_since(seen.since.0) > VERSION_EXPIRY);
+    let expired = seen.is_some_and(|seen| seen.state == StateValue::Failed && seen.since.0 < heard_since);
     machine.running_version().filter(|_| !expired)
 }
 
-/// The machines at each version that some run.
-pub fn machines_by_version(machines: &[Machine], now: Timestamp) -> BTreeMap<&str, BTreeSet<&str>> {
+/// The machines at each version that some run, without those that are silent since before a time.
+pub fn machines_by_version(machines: &[Machine], heard_since: Timestamp) -> BTreeMap<&str, BTreeSet<&str>> {
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for machine in machines {
-        if let Some(version) = current_record(machine, now) {
+        if let Some(version) = current_record(machine, heard_since) {
             versions.entry(version).or_default().insert(machine.name());
         }
     }
@@ -88,8 +87,13 @@ pub fn machines_by_version(machines: &[Machine], now: Timestamp) -> BTreeMap<&st
 }
 
 /// Those of the names that do not run the version.
-pub fn not_at_version<'n>(machines: &[Machine], version: &str, names: &'n [String], now: Timestamp) -> Vec<&'n str> {
-    let by_version = machines_by_version(machines, now);
+pub fn not_at_version<'n>(
+    machines: &[Machine],
+    version: &str,
+    names: &'n [String],
+    heard_since: Timestamp,
+) -> Vec<&'n str> {
+    let by_version = machines_by_version(machines, heard_since);
     let at_version = by_version.get(version);
     let runs = |name: &str| at_version.is_some_and(|names| names.contains(name));
     names.iter().map(String::as_str).filter(|name| !runs(name)).collect()
@@ -99,8 +103,14 @@ pub fn not_at_version<'n>(machines: &[Machine], version: &str, names: &'n [Strin
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MachineProblem {
     pub machine: String,
-    pub check: &'static str,
+    pub check: String,
     pub output: String,
+}
+
+/// What is said of a service of a machine that fails its checks, whose output stays on the machine.
+pub fn service_problem(machine: &str, id: &str) -> MachineProblem {
+    let (machine, check) = (machine.to_owned(), format!("service:{id}"));
+    MachineProblem { machine, check, output: "critical; mainstay service list, on the machine, says why".to_owned() }
 }
 
 /// What fails: a silent machine, failed provisioning, configuration or validation. `pending` states are warnings, shown if asked
@@ -118,7 +128,7 @@ pub fn problems(machine: &Machine, show_warnings: bool) -> Vec<MachineProblem> {
         if counts {
             let output = state.map(|state| state.message.clone()).unwrap_or_default();
             let output = if output.is_empty() { value.to_string() } else { output };
-            found.push(MachineProblem { machine: machine.name().to_owned(), check: axis.field(), output });
+            found.push(MachineProblem { machine: machine.name().to_owned(), check: axis.field().to_owned(), output });
         }
     }
     found
@@ -183,12 +193,13 @@ mod tests {
             machine("b", Some("v2"), "failed", "success"),
             machine("c", None, "success", "success"),
         ];
-        let versions = |now| machines_by_version(&machines, now).into_keys().collect::<Vec<_>>();
+        let versions = |now| machines_by_version(&machines, now - VERSION_EXPIRY).into_keys().collect::<Vec<_>>();
         assert_eq!(versions(after(130)), ["v1", "v2"]);
         assert_eq!(versions(after(131)), ["v1"]);
         let names = ["a".to_owned(), "b".to_owned(), "nobody".to_owned()];
-        assert_eq!(not_at_version(&machines, "v1", &names, after(0)), ["b", "nobody"]);
-        assert_eq!(not_at_version(&machines, "v1", &[], after(0)), Vec::<&str>::new());
+        let heard_since = after(0) - VERSION_EXPIRY;
+        assert_eq!(not_at_version(&machines, "v1", &names, heard_since), ["b", "nobody"]);
+        assert_eq!(not_at_version(&machines, "v1", &[], heard_since), Vec::<&str>::new());
     }
 
     #[test]
@@ -200,7 +211,7 @@ mod tests {
         assert_eq!(checks(&failing, false), ["seen", "validated"]);
         assert_eq!(problems(&failing, false)[1].output, "disk is full");
         assert_eq!(checks(&failing, true), ["provisioned", "seen", "validated"]);
-        assert_eq!(checks(&machine("b", None, "success", "success"), false), Vec::<&str>::new());
+        assert_eq!(checks(&machine("b", None, "success", "success"), false), Vec::<String>::new());
     }
 
     #[test]

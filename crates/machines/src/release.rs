@@ -139,7 +139,7 @@ pub fn plan(world: &ReleaseWorld<'_>, now: Timestamp) -> ReleasePlan {
     let strategy = strategy(release, &course);
     let (pause, resume_at) = pause(release, now);
     let no_gates: &[Gate] = &[];
-    let gates = if course.is_rollback { no_gates } else { world.gates };
+    let gates = if course.is_rollback || release.goes_back() { no_gates } else { world.gates };
     let rollout =
         Rollout { strategy: &strategy, members: &members, gates, paused: pause.as_deref(), began: course.began };
     let plan = mainstay_waves::plan(&rollout, now);
@@ -167,6 +167,7 @@ pub fn plan(world: &ReleaseWorld<'_>, now: Timestamp) -> ReleasePlan {
     }
     let only_workloads = world.machines.is_empty();
     if is_stuck && begin_rollback(release, &mut status, &course, only_workloads, now) {
+        status.phase = "RollingBack".to_owned(); // nobody who follows it is to take this for the end
         wake_at = Some(now);
     }
     let message = status.message.clone();
@@ -360,13 +361,15 @@ fn strategy(release: &Release, course: &Course) -> Strategy {
     let max_unavailable = amount(&spec.max_unavailable, Amount::ONE);
     let progress_deadline = spec.progress_deadline_seconds.map(|limit| seconds(Some(limit)));
     let max_failed = amount(&spec.max_failed, Amount::ZERO);
-    if course.is_rollback {
+    if course.is_rollback || release.goes_back() {
         let max_unavailable = amount(&spec.rollback_max_unavailable, max_unavailable);
-        let (waves, soak) = (waves(&spec.rollback_waves), seconds(spec.rollback_soak_seconds));
-        return Strategy { waves, max_unavailable, soak, progress_deadline, max_failed };
+        let soak = seconds(spec.rollback_soak_seconds);
+        let (waves, max_failed_of_waves) = (waves(&spec.rollback_waves), budgets(&spec.rollback_waves));
+        return Strategy { waves, max_unavailable, soak, progress_deadline, max_failed, max_failed_of_waves };
     }
     Strategy {
         waves: waves(&spec.waves),
+        max_failed_of_waves: budgets(&spec.waves),
         max_unavailable,
         soak: seconds(spec.soak_seconds),
         progress_deadline,
@@ -380,6 +383,10 @@ fn waves(own: &[ReleaseWave]) -> Vec<Wave> {
         None => Wave::Named(own.machines.iter().chain(&own.workloads).cloned().collect()),
     };
     own.iter().map(wave).collect()
+}
+
+fn budgets(own: &[ReleaseWave]) -> Vec<Option<Amount>> {
+    own.iter().map(|wave| wave.max_failed.as_ref().map(|_| amount(&wave.max_failed, Amount::ZERO))).collect()
 }
 
 /// A machine as the planner of waves sees it.
@@ -507,12 +514,17 @@ fn earlier(wake_at: Option<Timestamp>, other: Timestamp) -> Option<Timestamp> {
     Some(wake_at.map_or(other, |at| at.min(other)))
 }
 
+fn is_healthy(member: &Member) -> bool {
+    matches!(member.health, Health::Healthy { .. })
+}
+
+fn is_updated(member: &Member) -> bool {
+    matches!(member.position, Position::AtTarget { .. }) && is_healthy(member)
+}
+
 fn count_members(status: &mut ReleaseStatus, members: &[Member], strategy: &Strategy) {
-    let is_healthy = |member: &Member| matches!(member.health, Health::Healthy { .. });
-    let is_updated = |member: &&Member| matches!(member.position, Position::AtTarget { .. }) && is_healthy(member);
     let is_moving = |member: &&Member| matches!(member.position, Position::Moving { .. });
-    let updated = members.iter().filter(is_updated).count();
-    status.updated = count(updated);
+    status.updated = count(members.iter().filter(|own| is_updated(own)).count());
     status.moving = count(members.iter().filter(is_moving).count());
     status.unavailable = count(members.iter().filter(|own| is_moving(own) || !is_healthy(own)).count());
     let failures = members.iter().filter_map(|member| match &member.health {
@@ -522,29 +534,22 @@ fn count_members(status: &mut ReleaseStatus, members: &[Member], strategy: &Stra
     let failures: Vec<MachineFailure> = failures.collect();
     status.failed = count(failures.len());
     status.failures = failures.into_iter().take(FAILURES_SHOWN).collect();
-    status.waves = wave_progress(members, strategy, updated);
+    status.waves = wave_progress(members, strategy);
 }
 
-/// How many machines are at the target once each wave has ended, and how many are now.
-fn wave_progress(members: &[Member], strategy: &Strategy, updated: usize) -> Vec<WaveProgress> {
-    let mut ends = Vec::new();
-    let mut named = HashSet::new();
-    let mut reached = 0;
-    for wave in &strategy.waves {
-        reached = match wave {
-            Wave::Named(names) => {
-                let there = members.iter().filter(|member| names.contains(&member.name));
-                reached + there.filter(|member| named.insert(member.name.as_str())).count()
-            }
-            Wave::UpTo(amount) => reached.max(amount.resolve(members.len())),
-        }
-        .min(members.len());
-        ends.push(reached);
+/// How many members are at the target once each wave has ended, and how many of these are now.
+fn wave_progress(members: &[Member], strategy: &Strategy) -> Vec<WaveProgress> {
+    let mut waves = mainstay_waves::assign(&strategy.waves, members);
+    if waves.len() > 1 && waves.last().is_some_and(Vec::is_empty) {
+        waves.pop(); // every member is in a wave that is named
     }
-    if reached < members.len() || ends.is_empty() {
-        ends.push(members.len());
-    }
-    ends.into_iter().map(|end| WaveProgress { machines: count(end), updated: count(updated.min(end)) }).collect()
+    let (mut all, mut updated) = (0, 0);
+    let progress = waves.iter().map(|wave| {
+        all += wave.len();
+        updated += wave.iter().filter(|&&index| is_updated(&members[index])).count();
+        WaveProgress { machines: count(all), updated: count(updated) }
+    });
+    progress.collect()
 }
 
 /// Sets a condition, or takes it away; its time is that of the last change of its status.

@@ -9,6 +9,7 @@
 //!   provisioned anew.
 //! * `dynamic` runs again whenever what it depends on changed, and whenever validation failed, also at the same version.
 //! * What failed is tried again, later each time.
+//! * The clock may be set back, as on a machine whose own clock was wrong until it heard the time: what is recorded for later than now counts as of now.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -178,6 +179,14 @@ impl StepRecord {
             (Some(wanted), Some(last)) => last.version != *wanted || last.outcome != StepOutcome::Passed,
             (Some(wanted), None) => self.running.as_ref() != Some(wanted),
         }
+    }
+
+    /// Moves times that are yet to come to now: they were noted before the clock was set back. As they are, a step that ended then would
+    /// count as newer than all that follow, and what failed then would not be tried again before that time.
+    pub fn correct_times(&mut self, now: Timestamp) {
+        let results = [&mut self.drain, &mut self.update, &mut self.static_, &mut self.dynamic, &mut self.validate];
+        let times = results.into_iter().flatten().map(|result| &mut result.time);
+        times.chain(&mut self.running_since).for_each(|time| *time = (*time).min(now));
     }
 
     /// Notes that a step begins, before it does.

@@ -16,7 +16,7 @@ mod plan;
 mod state;
 
 pub use amount::Amount;
-pub use plan::plan;
+pub use plan::{assign, plan};
 pub use state::{Plan, State, StuckReason, Wait, list_names};
 
 use std::collections::BTreeSet;
@@ -36,6 +36,9 @@ pub struct Strategy {
     pub progress_deadline: Option<SignedDuration>,
     /// So many members may fail, and are left behind; one more and the rollout is stuck.
     pub max_failed: Amount,
+    /// So many members of each wave may fail besides, as a share of that wave; where none is said, and beyond its end, `max_failed`
+    /// alone counts.
+    pub max_failed_of_waves: Vec<Option<Amount>>,
 }
 
 /// One wave of a rollout.

@@ -75,13 +75,16 @@ pub fn plan(rollout: &Rollout, now: Timestamp) -> Plan {
     if let Some(why) = rollout.paused {
         return rest(State::Paused { why: why.to_owned() });
     }
-    let waves = assign(&strategy.waves, &entries);
+    let waves = assign(&strategy.waves, rollout.members);
     let failed = failed(&entries);
     let allowed = strategy.max_failed.resolve(entries.len());
     if failed.len() > allowed {
         let is_failed = |&index: &usize| matches!(entries[index].standing, Standing::Failed { .. });
         let wave = waves.iter().rposition(|wave| wave.iter().any(is_failed)).unwrap_or_default();
         return rest(State::Stuck { wave, why: StuckReason::TooManyFailed { failed, allowed } });
+    }
+    if let Some((wave, why)) = overdrawn(strategy, &waves, &entries) {
+        return rest(State::Stuck { wave, why });
     }
     for (number, wave) in waves.iter().enumerate() {
         let wave: Vec<_> = wave.iter().map(|&index| &entries[index]).collect();
@@ -145,20 +148,20 @@ fn plan_wave(rollout: &Rollout, all: &[Entry], number: usize, wave: &[&Entry], n
     Some(Plan { start, state: State::Progressing { wave: number, waits }, wake_at: deadlines.min() })
 }
 
-/// The members of each wave, by index; the last wave has what no other has.
-fn assign(waves: &[Wave], entries: &[Entry]) -> Vec<Vec<usize>> {
-    let mut free: Vec<usize> = (0..entries.len()).collect();
+/// The members of each wave, by index; one more wave at the end has what no other has.
+pub fn assign(waves: &[Wave], members: &[Member]) -> Vec<Vec<usize>> {
+    let mut free: Vec<usize> = (0..members.len()).collect();
     let mut assigned: Vec<Vec<usize>> = Vec::new();
     for wave in waves {
         let others = match wave {
             Wave::Named(names) => {
-                let (own, others) = free.into_iter().partition(|&index| names.contains(&entries[index].member.name));
+                let (own, others) = free.into_iter().partition(|&index| names.contains(&members[index].name));
                 free = own;
                 others
             }
             Wave::UpTo(amount) => {
-                let before = entries.len() - free.len();
-                let count = amount.resolve(entries.len()).saturating_sub(before);
+                let before = members.len() - free.len();
+                let count = amount.resolve(members.len()).saturating_sub(before);
                 free.split_off(count.min(free.len()))
             }
         };
@@ -172,12 +175,24 @@ fn names(entries: &[Entry], has: impl Fn(&Standing) -> bool) -> Vec<String> {
     entries.iter().filter(|entry| has(&entry.standing)).map(|entry| entry.member.name.clone()).collect()
 }
 
-fn failed(entries: &[Entry]) -> Vec<(String, String)> {
+fn failed<'e>(entries: impl IntoIterator<Item = &'e Entry<'e>>) -> Vec<(String, String)> {
     let cause = |entry: &Entry| match &entry.standing {
         Standing::Failed { why } => Some((entry.member.name.clone(), why.clone())),
         _ => None,
     };
-    entries.iter().filter_map(cause).collect()
+    entries.into_iter().filter_map(cause).collect()
+}
+
+/// The first wave in which more members failed than that wave allows.
+fn overdrawn(strategy: &Strategy, waves: &[Vec<usize>], entries: &[Entry]) -> Option<(usize, StuckReason)> {
+    let budgets = strategy.max_failed_of_waves.iter().zip(waves).enumerate();
+    budgets.filter_map(|(number, (budget, wave))| Some((number, (*budget)?, wave))).find_map(
+        |(number, budget, wave)| {
+            let failed = failed(wave.iter().map(|&index| &entries[index]));
+            let allowed = budget.resolve(wave.len());
+            (failed.len() > allowed).then_some((number, StuckReason::WaveFailed { failed, allowed }))
+        },
+    )
 }
 
 /// A moment later, or the last one there is.

@@ -61,7 +61,15 @@ pub enum Wait {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum StuckReason {
-    TooManyFailed { failed: Vec<(String, String)>, allowed: usize },
+    TooManyFailed {
+        failed: Vec<(String, String)>,
+        allowed: usize,
+    },
+    /// More than the budget of their wave allows.
+    WaveFailed {
+        failed: Vec<(String, String)>,
+        allowed: usize,
+    },
 }
 
 /// At most so many names are listed in a sentence.
@@ -96,9 +104,12 @@ impl fmt::Display for Wait {
 
 impl fmt::Display for StuckReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::TooManyFailed { failed, allowed } = self;
+        let (failed, allowed, of) = match self {
+            Self::TooManyFailed { failed, allowed } => (failed, allowed, ""),
+            Self::WaveFailed { failed, allowed } => (failed, allowed, " of this wave"),
+        };
         let causes: Vec<_> = failed.iter().map(|(name, why)| format!("{name} ({why})")).collect();
-        write!(f, "{} failed, {allowed} may: {}", failed.len(), list_names(&causes))
+        write!(f, "{} failed, {allowed}{of} may: {}", failed.len(), list_names(&causes))
     }
 }
 

@@ -65,10 +65,11 @@ impl MachineSteps {
     pub async fn run(self, stop: CancellationToken) {
         let machines: Api<mainstay_api::machine::Machine> = Api::all(self.client.clone());
         let (desired, mut wanted) = watch::channel(None);
+        let (stored, shown) = watch::channel(None);
         let (reports, written) = watch::channel(None);
         let node_name = &self.settings.node_name;
-        let follow = desired::follow(machines.clone(), node_name, &desired);
-        let write = desired::write_reports(machines, node_name, written);
+        let follow = desired::follow(machines.clone(), node_name, &desired, &stored);
+        let write = desired::write_reports(machines, node_name, written, shown);
         let work = self.work(&mut wanted, &reports);
         stop.run_until_cancelled(async { tokio::join!(follow, write, work) }).await;
     }
@@ -92,6 +93,7 @@ impl MachineSteps {
                 record.desired = desired;
             }
             let (inputs, now) = (fingerprint(&commands.watch), Timestamp::now());
+            record.correct_times(now);
             let next = record.next_step(&step_settings, inputs, now);
             if let NextStep::Run { step, version } = &next {
                 record.begin(*step, version, inputs, now);

@@ -219,7 +219,29 @@ async fn a_version_that_fails_validation_does_not_run() {
     assert_eq!(status.configured.unwrap().state, StateValue::Success);
     machine.want("v1").await;
     machine.reports("back at v1", |own| is_validated(own, StateValue::Success)).await;
+    let own = machine.machines().get("m1").await.unwrap();
+    let validated = own.state(MachineAxis::Validated).unwrap();
+    assert_eq!((validated.message.as_str(), validated.output.as_str()), ("", ""), "nothing of the failure stays");
     assert!(machine.read("ran").ends_with("update v1\nstatic v1\ndynamic v1\n"), "{}", machine.read("ran"));
+}
+
+#[tokio::test]
+async fn what_is_true_is_reported_anew_to_a_machine_that_was_made_anew_or_set_back() {
+    let machine = TestMachine::start(api_with_machine().await, &[("10-ok", "exit 0")]);
+    machine.want("v1").await;
+    machine.reports("version v1 runs", |own| own.running_version() == Some("v1")).await;
+    // As after the store was restored from a backup.
+    let older = Patch::Merge(json!({"status": {
+        "validated": {"state": "failed", "since": "2026-01-01T00:00:00Z", "message": "exit code 1"}, "version": {"running": "v0"},
+    }}));
+    machine.machines().patch_status("m1", &PatchParams::default(), &older).await.unwrap();
+    let is_true = |own: &Machine| own.running_version() == Some("v1") && is_validated(own, StateValue::Success);
+    machine.reports("what is true", is_true).await;
+    machine.machines().delete("m1", &Default::default()).await.unwrap();
+    machine.machines().create(&PostParams::default(), &Machine::new("m1", MachineSpec::default())).await.unwrap();
+    machine.reports("what is true, to the new object", is_true).await;
+    let ran = machine.read("ran");
+    assert_eq!(ran.matches("update").count(), 1, "nothing is done twice: {ran}");
 }
 
 #[tokio::test]

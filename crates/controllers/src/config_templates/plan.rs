@@ -640,6 +640,7 @@ fn strategy(template: &ConfigTemplate) -> Strategy {
         soak: SignedDuration::from_secs(rollout.soak_seconds.unwrap_or_default().into()),
         progress_deadline: Some(SignedDuration::from_secs(deadline.into())),
         max_failed: rollout.max_failed.as_ref().map_or(Amount::ZERO, amount),
+        max_failed_of_waves: Vec::new(),
     }
 }
 

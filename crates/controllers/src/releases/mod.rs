@@ -8,7 +8,7 @@ mod checks;
 mod gates;
 mod workloads;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -145,8 +145,16 @@ fn wake_by_workloads<K: CachedObject>(
 }
 
 fn wake(queue: &WorkQueue<String>, releases: &Cache<Release>, machine: &Machine) {
-    let selecting = releases.select(|release| selects(release, machine));
-    selecting.iter().for_each(|release| queue.add(release.name().to_owned()));
+    for release in releases.select(|release| selects(release, machine)) {
+        queue.add_after(release.name().to_owned(), settle_time(&release));
+    }
+}
+
+/// How long a change of a machine waits for others, so that one plan is made for all: none for few machines, a second for twenty thousand, whose plan
+/// takes a part of that. One machine that reports without a pause keeps nobody busy.
+fn settle_time(release: &Release) -> Duration {
+    let machines = release.status.as_ref().and_then(|status| u64::try_from(status.machines).ok()).unwrap_or(0);
+    Duration::from_millis((machines / 20).min(1000))
 }
 
 fn selects(release: &Release, machine: &Machine) -> bool {
@@ -390,6 +398,13 @@ mod tests {
         assert!(seniority(&changed) < seniority(&second));
         let before = release("y", "4000", json!({"phase": "Progressing"}));
         assert!(seniority(&before) < seniority(&changed), "one that an earlier program looked at comes first");
+    }
+
+    #[test]
+    fn the_more_machines_a_release_has_the_longer_changes_wait_for_each_other() {
+        let settle = |machines: i32| settle_time(&release("all", "1", json!({"machines": machines}))).as_millis();
+        assert_eq!([0, 6, 100, 10_000, 1_000_000].map(settle), [0, 0, 5, 500, 1000]);
+        assert_eq!(settle_time(&release("new", "1", json!(null))), Duration::ZERO);
     }
 
     #[test]

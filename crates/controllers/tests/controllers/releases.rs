@@ -90,14 +90,26 @@ pub async fn machines_of_nodes_are_accounted_for_and_those_to_be_provisioned_ane
     cluster.until_machine("b", "was never seen", |own| own.unaccounted() == Some(NEVER_SEEN)).await;
     cluster.until_machine("a", "is one too many", |own| own.unaccounted() == Some(NOT_EXPECTED)).await;
     cluster.node("b", "1").await;
-    cluster.until_machine("b", "is seen", |own| own.unaccounted().is_none()).await;
+    let seen = cluster.until_machine("b", "is seen", |own| own.unaccounted().is_none()).await.status.unwrap().seen;
+    assert_eq!(seen.unwrap().message, "", "that it has never joined is no longer true");
     let labels = Patch::Merge(json!({"metadata": {"labels": {"wave": "canary"}}}));
     cluster.nodes().patch("b", &PatchParams::default(), &labels).await.unwrap();
     cluster
         .until_machine("b", "has the labels of its Node", |own| {
-            own.metadata.labels.as_ref().is_some_and(|own| own["wave"] == "canary")
+            own.metadata.labels.as_ref().is_some_and(|own| own.get("wave").is_some_and(|wave| wave == "canary"))
         })
         .await;
+    // What people call a machine stays, whatever its Node says.
+    let own = Patch::Merge(json!({"metadata": {"labels": {"wave": "last"}}}));
+    cluster.machine_objects().patch("b", &PatchParams::default(), &own).await.unwrap();
+    let labels = Patch::Merge(json!({"metadata": {"labels": {"wave": "first", "rack": "7"}}}));
+    cluster.nodes().patch("b", &PatchParams::default(), &labels).await.unwrap();
+    let rack = |own: &Machine| own.metadata.labels.as_ref().and_then(|labels| labels.get("rack").cloned());
+    let named = cluster.until_machine("b", "has the other label of its Node", |own| rack(own).is_some()).await;
+    assert_eq!(named.metadata.labels.unwrap()["wave"], "last");
+    let labels = Patch::Merge(json!({"metadata": {"labels": {"rack": null}}}));
+    cluster.nodes().patch("b", &PatchParams::default(), &labels).await.unwrap();
+    cluster.until_machine("b", "has it no longer", |own| rack(own).is_none()).await;
 
     let tainted = async |wanted: bool| {
         until("the taint follows", async || {

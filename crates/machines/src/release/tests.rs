@@ -154,6 +154,18 @@ fn machines_move_in_waves_until_all_are_there() {
 }
 
 #[test]
+fn the_progress_of_a_wave_counts_its_own_members_and_not_others() {
+    let mut fleet = Fleet::new(json!({"waves": [{"machines": ["m00002"]}]}), 3);
+    for machine in &mut fleet.machines[..2] {
+        machine.status.as_mut().unwrap().version.as_mut().unwrap().running = Some("v2".to_owned());
+    }
+    fleet.reconcile();
+    (0..2).for_each(|index| fleet.obey(index));
+    let progress: Vec<_> = fleet.reconcile().status.waves.iter().map(|wave| (wave.updated, wave.machines)).collect();
+    assert_eq!(progress, [(0, 1), (2, 3)], "two run the version already, and the canary does not");
+}
+
+#[test]
 fn a_failed_validation_halts_it_and_says_who_failed_and_why() {
     let mut fleet = Fleet::new(json!({"waves": [{"machines": ["m00000"]}]}), 5);
     fleet.broken = vec!["m00000"];
@@ -168,6 +180,63 @@ fn a_failed_validation_halts_it_and_says_who_failed_and_why() {
     fleet.machines[0].status.as_mut().unwrap().version.as_mut().unwrap().wanted = None;
     fleet.settle();
     assert_eq!((fleet.status().phase.as_str(), fleet.release.condition(STUCK)), ("Complete", None));
+}
+
+#[test]
+fn a_wave_that_used_up_its_own_budget_stops_the_release_although_more_machines_may_fail_in_all() {
+    let waves = json!([{"upTo": 4, "maxFailed": 1}]);
+    let mut fleet = Fleet::new(json!({"waves": waves, "maxFailed": 3, "maxUnavailable": 4}), 10);
+    fleet.broken = vec!["m00001"];
+    fleet.settle();
+    assert_eq!((fleet.status().phase.as_str(), fleet.count_running("v2")), ("Complete", 9));
+
+    let mut fleet = Fleet::new(json!({"waves": waves, "maxFailed": 3, "maxUnavailable": 4}), 10);
+    fleet.broken = vec!["m00001", "m00002"];
+    fleet.settle();
+    let status = fleet.status();
+    assert_eq!((status.phase.as_str(), status.failed, fleet.count_running("v2")), ("Stuck", 2, 2));
+    assert!(
+        status.message.starts_with("stopped in wave 1: 2 failed, 1 of this wave may: m00001"),
+        "{}",
+        status.message
+    );
+    assert!(fleet.machines[4..].iter().all(|machine| machine.spec.version.is_none()), "others are left alone");
+}
+
+#[test]
+fn a_version_that_is_gone_back_to_waits_for_no_gates_and_has_the_waves_of_a_rollback() {
+    let spec = json!({
+        "version": "v1", "waves": [{"upTo": 1}], "soakSeconds": 600, "rollbackMaxUnavailable": "100%", "rollbackVersion": "v1",
+    });
+    let closed = || Gate::Closed { why: "nobody has approved it".to_owned() };
+    let mut fleet = Fleet::new(spec, 5);
+    fleet.machines = machines(5, "v2");
+    fleet.gates = vec![closed()];
+    assert_eq!(fleet.reconcile().moves.len(), 5, "all at once");
+    // The next version is a release like any other.
+    fleet.release.spec.version = "v3".to_owned();
+    let plan = fleet.reconcile();
+    assert_eq!((plan.status.phase.as_str(), plan.moves.len()), ("Gated", 0));
+    // And so is going back where nothing is said of how.
+    let mut plain = Fleet::new(json!({"version": "v1", "waves": [{"upTo": 1}], "rollbackVersion": "v1"}), 5);
+    (plain.machines, plain.gates) = (machines(5, "v2"), vec![closed()]);
+    assert_eq!(plain.reconcile().status.phase, "Gated");
+}
+
+#[test]
+fn a_release_that_turns_back_is_never_shown_as_stuck() {
+    let mut fleet = Fleet::new(json!({"version": "v1", "onStuck": "Rollback"}), 3);
+    fleet.settle();
+    fleet.broken = vec!["m00000"];
+    fleet.release.spec.version = "v2".to_owned();
+    let mut phases: Vec<String> = Vec::new();
+    for _ in 0..20 {
+        let phase = fleet.reconcile().status.phase;
+        phases.extend(Some(phase).filter(|phase| phases.last() != Some(phase)));
+        (0..3).for_each(|index| fleet.obey(index));
+        fleet.now += 1;
+    }
+    assert_eq!(phases, ["Progressing", "RollingBack", "RolledBack"]);
 }
 
 #[test]

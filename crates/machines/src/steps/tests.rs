@@ -144,6 +144,27 @@ fn a_step_that_was_cut_off_runs_again_at_once() {
 }
 
 #[test]
+fn a_clock_that_is_set_back_neither_repeats_steps_for_ever_nor_puts_retries_off() {
+    // It all happened ten years ahead.
+    let (mut record, mut ahead) = (wanted("v2", Some("v1")), 10 * 365 * 86_400);
+    record.begin(Step::Update, "v2", 0, time(ahead));
+    record.end(Step::Update, StepOutcome::Passed, time(ahead));
+    let mut now = 100;
+    record.correct_times(time(now));
+    let ran = run(&mut record, &mut now, |_| StepOutcome::Passed);
+    assert_eq!(steps(&ran), [Step::Static, Step::Dynamic, Step::Validate]);
+    assert_eq!((record.running.as_deref(), record.running_since), (Some("v2"), Some(time(now))));
+
+    record.desired.version = Some("v3".to_owned());
+    run(&mut record, &mut ahead, |step| if step == Step::Update { failed() } else { StepOutcome::Passed });
+    record.correct_times(time(now));
+    assert_eq!(record.next_step(&ALL, 0, time(now)), NextStep::Wait { until: Some(time(now + 10)) });
+    record.correct_times(time(now + 10));
+    let ran = run(&mut record, &mut (now + 10), |_| StepOutcome::Passed);
+    assert_eq!(ran[0], (Step::Update, "v3".to_owned()));
+}
+
+#[test]
 fn a_machine_that_is_validated_again_stays_valid_meanwhile() {
     let (mut record, mut now) = (wanted("v1", None), 0);
     run(&mut record, &mut now, |_| StepOutcome::Passed);
@@ -169,12 +190,14 @@ proptest! {
     /// whose steps pass from some time on ends at what is wanted.
     #[test]
     fn a_machine_ends_at_what_is_wanted_once_its_steps_pass(
-        turns in prop::collection::vec((0..4_u8, any::<u8>(), any::<bool>()), 0..60),
+        turns in prop::collection::vec((0..4_u8, any::<u8>(), any::<bool>(), -400_i64..400), 0..60),
     ) {
         let mut record = StepRecord { was_provisioned: true, ..StepRecord::default() };
         let (mut now, mut validated) = (0, Vec::new());
-        for (version, chance, passes) in turns {
-            now += i64::from(chance) * 5;
+        for (version, chance, passes, clock) in turns {
+            // Every now and then somebody sets the clock.
+            now += i64::from(chance) * 5 + if clock % 7 == 0 { clock * 10_000 } else { 0 };
+            record.correct_times(time(now));
             record.desired = DesiredVersion { version: Some(format!("v{version}")), drain: chance % 2 == 0 };
             if let NextStep::Run { step, version } = record.next_step(&ALL, u64::from(chance % 3), time(now)) {
                 record.begin(step, &version, u64::from(chance % 3), time(now));
@@ -188,6 +211,7 @@ proptest! {
         record.desired.version = Some("last".to_owned());
         for _ in 0..20 {
             now += 700;
+            record.correct_times(time(now));
             run(&mut record, &mut now, |_| StepOutcome::Passed);
         }
         prop_assert_eq!(record.running.as_deref(), Some("last"));

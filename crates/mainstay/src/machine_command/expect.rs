@@ -42,12 +42,16 @@ impl Session<'_> {
     }
 
     pub async fn list(&self, only_unaccounted: bool) -> Result<(), Exit> {
-        let mut machines = self.machines().await?.all().await?;
-        machines.retain(|machine| !only_unaccounted || machine.unaccounted().is_some());
+        let is_listed = |machine: &Machine| !only_unaccounted || machine.unaccounted().is_some();
         if self.json {
-            self.print([], &json!(machines));
+            let all = self.machines().await?.all_whole().await?.into_iter();
+            let machines: Vec<_> = all.filter(|(machine, _)| is_listed(machine)).map(|(_, json)| json).collect();
+            // As the server wrote them: of ten thousand, writing them anew would take longest.
+            println!("{}", serde_json::to_string(&machines).context("print machines")?);
             return answer(!only_unaccounted || machines.is_empty());
         }
+        let mut machines = self.machines().await?.all().await?;
+        machines.retain(is_listed);
         let mut rows =
             vec![["NAME", "VERSION", "WANTED", "SEEN", "CONFIGURED", "VALIDATED", "UNACCOUNTED"].map(str::to_owned)];
         rows.extend(machines.iter().map(row));

@@ -6,22 +6,27 @@
 mod answers;
 mod expect;
 mod own;
-mod query;
+pub mod query;
 mod services;
 
 use std::{
-    io::{self, BufRead, IsTerminal},
+    io::{self, BufRead, IsTerminal, Read},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
+use jiff::{SignedDuration, Timestamp};
 use kube::{Api, Client};
 use mainstay_agent::machine_steps::DEFAULT_VERSION_FILE;
 use mainstay_api::machine::{MachineAxis, version_violation};
 
 use self::query::MachineQuery;
 use crate::{api_contact::ApiContact, cli::DataDir, exit::Exit, machine, terminal::printable, why};
+
+/// Of names on standard input: more than all machines of the largest cluster have together.
+const MOST_BYTES_OF_NAMES: u64 = 16 << 20;
 
 #[derive(Debug, Args)]
 pub struct MachineCommandOptions {
@@ -97,11 +102,14 @@ enum MachineCommand {
         version: Option<String>,
     },
     /// Print the versions that machines run
-    RunningVersions,
+    RunningVersions(Expiry),
     /// Print the machines that run a version
     HostsAtVersion {
         #[arg(value_parser = version)]
         version: String,
+
+        #[command(flatten)]
+        expiry: Expiry,
     },
     /// Ends with 0 if all these machines run a version, with 1 if not
     VerifyHosts {
@@ -111,6 +119,9 @@ enum MachineCommand {
         /// Names of machines [default: those on standard input, one per line]
         #[arg(value_name = "NAME")]
         names: Vec<String>,
+
+        #[command(flatten)]
+        expiry: Expiry,
     },
     /// Ends with 0 if machines run this version and no other, with 1 if not
     CheckSingleVersion {
@@ -120,6 +131,9 @@ enum MachineCommand {
         /// Print the other versions
         #[arg(short, long)]
         verbose: bool,
+
+        #[command(flatten)]
+        expiry: Expiry,
     },
     /// Report how configuration or validation of this machine ended
     UpdateOwnStatus {
@@ -175,6 +189,21 @@ struct OwnMachine {
 
     #[command(flatten)]
     file: VersionFile,
+}
+
+#[derive(Debug, Args)]
+struct Expiry {
+    /// A machine that was silent for longer no longer counts as running its version
+    #[arg(long, env = "MAINSTAY_VERSION_EXPIRY", value_name = "TIME", default_value = "130s", value_parser = crate::cli::duration)]
+    expiry: Duration,
+}
+
+impl Expiry {
+    /// Who is silent since before then does not count.
+    fn heard_since(&self) -> Timestamp {
+        let expiry = SignedDuration::try_from(self.expiry).unwrap_or(SignedDuration::MAX);
+        Timestamp::now().saturating_sub(expiry).unwrap_or(Timestamp::MIN)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -242,11 +271,15 @@ impl Session<'_> {
             MachineCommand::UpdateOwnInfo { hostname, version } => {
                 self.update_own_info(&own_name(hostname.as_deref())?, version.as_deref()).await
             }
-            MachineCommand::RunningVersions => self.running_versions().await,
-            MachineCommand::HostsAtVersion { version } => self.hosts_at_version(version).await,
-            MachineCommand::VerifyHosts { version, names } => self.verify_hosts(version, &given_names(names)?).await,
-            MachineCommand::CheckSingleVersion { version, verbose } => {
-                self.check_single_version(version, *verbose).await
+            MachineCommand::RunningVersions(expiry) => self.running_versions(expiry.heard_since()).await,
+            MachineCommand::HostsAtVersion { version, expiry } => {
+                self.hosts_at_version(version, expiry.heard_since()).await
+            }
+            MachineCommand::VerifyHosts { version, names, expiry } => {
+                self.verify_hosts(version, &given_names(names)?, expiry.heard_since()).await
+            }
+            MachineCommand::CheckSingleVersion { version, verbose, expiry } => {
+                self.check_single_version(version, *verbose, expiry.heard_since()).await
             }
             MachineCommand::UpdateOwnStatus { hostname, kind, result } => {
                 self.update_own_status(&own_name(hostname.as_deref())?, kind.axis(), *result).await
@@ -296,12 +329,16 @@ fn given_names(arguments: &[String]) -> anyhow::Result<Vec<String>> {
     if !arguments.is_empty() || io::stdin().is_terminal() {
         return Ok(arguments.to_vec());
     }
-    let mut names = Vec::new();
-    for line in io::stdin().lock().lines() {
-        let line = line.context("read names from standard input")?;
-        names.extend(Some(line.trim()).filter(|name| !name.is_empty()).map(str::to_owned));
-    }
-    Ok(names)
+    read_names(io::stdin().lock(), MOST_BYTES_OF_NAMES)
+}
+
+/// One in each line; an input that does not end is refused instead of filling the memory.
+fn read_names(input: impl BufRead, most: u64) -> anyhow::Result<Vec<String>> {
+    let mut text = String::new();
+    let read = input.take(most + 1).read_to_string(&mut text).context("read names from standard input")?;
+    anyhow::ensure!(read as u64 <= most, "read names from standard input: they are more than {most} bytes");
+    let names = text.lines().map(str::trim).filter(|name| !name.is_empty());
+    Ok(names.map(str::to_owned).collect())
 }
 
 fn own_name(given: Option<&str>) -> anyhow::Result<String> {
@@ -311,4 +348,18 @@ fn own_name(given: Option<&str>) -> anyhow::Result<String> {
     let host = nix::unistd::gethostname().context("ask for the host name; or name the machine with --hostname")?;
     let name = host.into_string().map_err(|_| anyhow!("the host name is no text; name the machine with --hostname"))?;
     Ok(name.to_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_lines_and_an_input_without_an_end_is_refused() {
+        let names = read_names(&b" a \n\nb.example\r\nc"[..], 100).unwrap();
+        assert_eq!(names, ["a", "b.example", "c"]);
+        assert_eq!(read_names(&b""[..], 100).unwrap(), Vec::<String>::new());
+        let endless = io::BufReader::new(io::repeat(b'x'));
+        assert!(read_names(endless, 1000).unwrap_err().to_string().contains("more than 1000 bytes"));
+    }
 }

@@ -4,21 +4,27 @@ use std::{path::Path, time::Duration};
 
 use anyhow::{Context, anyhow};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use kube::{
     Api,
     api::{Patch, PatchParams, PostParams},
 };
 use mainstay_agent::machine_steps::record_file::{read_version, write_version};
 use mainstay_api::{
-    machine::{Machine, MachineAxis},
+    machine::{Machine, MachineAxis, MachineState},
     release::{Release, ReleaseSpec},
 };
 use mainstay_errors::error_chain;
-use mainstay_machines::questions::{PendingUpdate, WantedVersion, problems, status_from_result};
+use mainstay_machines::{
+    questions::{PendingUpdate, WantedVersion, problems, status_from_result},
+    status_patch::state_patch,
+};
 use serde_json::{Value, json};
 
-use super::{Session, answer, answers::problem_json};
+use super::{
+    Session, answer,
+    answers::{failing_services, problem_json},
+};
 use crate::{exit::Exit, release_command};
 
 /// A script asks; an API that does not answer in this time does not.
@@ -61,6 +67,7 @@ impl Session<'_> {
         match version {
             Some(version) => {
                 write_version(file, version).with_context(|| format!("write {}", file.display()))?;
+                self.print([], &json!(version));
             }
             None => {
                 let version = read_version(file).with_context(|| format!("read {}", file.display()))?;
@@ -72,22 +79,29 @@ impl Session<'_> {
 
     /// One write: the version it ran before is gone with it.
     pub async fn update_own_info(&self, name: &str, version: Option<&str>) -> Result<(), Exit> {
-        let Some(version) = version else { return Ok(()) };
+        let Some(version) = version else {
+            self.print([], &json!({"machine": name, "reported": null}));
+            return Ok(());
+        };
         let own = json!({"running": version, "runningSince": Timestamp::now(), "wanted": version});
         self.report(name, json!({"version": own})).await
     }
 
     pub async fn update_own_status(&self, name: &str, axis: MachineAxis, result: i32) -> Result<(), Exit> {
-        let state = status_from_result(axis, result);
+        let (state, since) = (status_from_result(axis, result), Time(Timestamp::now()));
         let message = format!("reported with result {result}");
-        self.report(name, json!({axis.field(): {"state": state, "since": Timestamp::now(), "message": message}})).await
+        let state = MachineState { state, since, message, output: String::new() };
+        self.report(name, json!({axis.field(): state_patch(Some(&state))})).await
     }
 
     async fn report(&self, name: &str, status: Value) -> Result<(), Exit> {
         let machines: Api<Machine> = Api::all(self.connect().await?);
-        let patch = Patch::Merge(json!({ "status": status }));
+        let patch = Patch::Merge(json!({ "status": &status }));
         match machines.patch_status(name, &PatchParams::default(), &patch).await {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                self.print([], &json!({"machine": name, "reported": status}));
+                Ok(())
+            }
             Err(kube::Error::Api(answer)) if matches!(answer.code, 403 | 404 | 422) => {
                 Err(Exit::Refused(anyhow!("report the state of machine {name}: {}", answer.message)))
             }
@@ -97,12 +111,16 @@ impl Session<'_> {
 
     pub async fn local_health(&self, name: &str, verbose: bool) -> Result<(), Exit> {
         // A number of failures would be taken for that.
-        let machine = self.own_machine(name).await.map_err(|error| {
+        let unavailable = |error: anyhow::Error| {
             eprintln!("mainstay: {}", error_chain(error.as_ref()));
             Exit::Code(UNAVAILABLE)
-        })?;
+        };
+        let machine = self.own_machine(name).await.map_err(unavailable)?;
         let machine = machine.ok_or_else(|| Exit::Refused(anyhow!("there is no machine {name:?}")))?;
-        let found = problems(&machine, false);
+        let mut found = problems(&machine, false);
+        let services = async { failing_services(self.connect().await?, Some(name)).await };
+        let services = tokio::time::timeout(PATIENCE, services).await;
+        found.extend(services.unwrap_or_else(|_| Err(anyhow!("the API does not answer"))).map_err(unavailable)?);
         let lines = found.iter().filter(|_| verbose).map(|problem| format!("{}: {}", problem.check, problem.output));
         self.print(lines, &json!(found.iter().map(problem_json).collect::<Vec<_>>()));
         match u8::try_from(found.len()) {

@@ -9,14 +9,18 @@ use std::{path::PathBuf, time::Duration};
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{
     Api,
     api::{ListParams, Patch, PatchParams},
 };
-use mainstay_api::{machine::version_violation, release::Release};
+use mainstay_api::{
+    machine::version_violation,
+    release::{Release, ReleaseRecord},
+};
 use serde_json::{Value, json};
 
-use crate::{cli::DataDir, exit::Exit, why};
+use crate::{cli::DataDir, exit::Exit, terminal::printable, why};
 
 #[derive(Debug, Args)]
 pub struct ReleaseOptions {
@@ -45,15 +49,21 @@ struct ReleaseName {
 
 #[derive(Debug, Subcommand)]
 enum ReleaseCommand {
-    /// Show how far it has come, with a bar for each wave; ends with 1 if it is stuck or refused
+    /// Show how far it has come, with a bar for each wave; ends with 1 if it is stuck or refused. On a terminal it is shown until the release ends
     Status {
         #[command(flatten)]
         release: ReleaseName,
 
-        /// Show it again whenever it changes, until it is complete, stuck or refused
+        /// Show it again whenever it changes, until it is complete, stuck or refused [default: on a terminal]
         #[arg(short, long)]
         follow: bool,
+
+        /// Show it once, also on a terminal
+        #[arg(long, conflicts_with = "follow")]
+        once: bool,
     },
+    /// List the versions before, with how and when the release of each ended
+    History(ReleaseName),
     /// Start no machine for now
     Hold {
         #[command(flatten)]
@@ -100,6 +110,7 @@ impl ReleaseCommand {
         match self {
             Self::Status { release, .. }
             | Self::Hold { release, .. }
+            | Self::History(release)
             | Self::Unhold(release)
             | Self::Approve { release, .. }
             | Self::Pause(release)
@@ -118,8 +129,17 @@ pub fn run(options: &ReleaseOptions) -> Result<(), Exit> {
         let releases: Api<Release> = Api::all(client.clone());
         let release = find(&releases, options.command.release()).await.map_err(NotFound::into_exit)?;
         let change = match &options.command {
-            ReleaseCommand::Status { follow, .. } => {
-                return status::show(client, release, *follow, options.json).await;
+            ReleaseCommand::Status { follow, once, .. } => {
+                let mode = status::Mode::choose(*once, *follow, options.json);
+                return status::show(client, release, mode, options.json).await;
+            }
+            ReleaseCommand::History(_) => {
+                let history = release.status.map(|status| status.history).unwrap_or_default();
+                match options.json {
+                    true => println!("{}", json!(history)),
+                    false => print!("{}", history_table(&history)),
+                }
+                return Ok(());
             }
             command => change(command, &release, Timestamp::now()).map_err(Exit::Refused)?,
         };
@@ -145,7 +165,7 @@ fn change(command: &ReleaseCommand, release: &Release, now: Timestamp) -> anyhow
     let spec = |spec: Value, words: String| Ok(Change { patch: json!({ "spec": spec }), words });
     let version = &release.spec.version;
     match command {
-        ReleaseCommand::Status { .. } => spec(json!({}), String::new()),
+        ReleaseCommand::Status { .. } | ReleaseCommand::History(_) => spec(json!({}), String::new()),
         ReleaseCommand::Hold { reason, r#for, .. } => {
             let until = r#for.map(|time| SignedDuration::try_from(time).and_then(|time| now.checked_add(time)));
             let until = until.transpose().context("--for is too long")?;
@@ -173,10 +193,25 @@ fn change(command: &ReleaseCommand, release: &Release, now: Timestamp) -> anyhow
                 None => earlier_version(release)
                     .ok_or_else(|| anyhow!("no other version was complete before {version}; name one with --to"))?,
             };
-            spec(json!({"version": to}), format!("back from {version} to {to}"))
+            spec(json!({"version": to, "rollbackVersion": to}), format!("back from {version} to {to}"))
         }
         ReleaseCommand::Abort(_) => spec(json!({"abortedVersion": version}), format!("{version} aborted")),
     }
+}
+
+/// The newest last.
+fn history_table(history: &[ReleaseRecord]) -> String {
+    let time = |time: Option<&Time>| time.map_or_else(|| "-".to_owned(), |time| time.0.to_string());
+    let mut rows = vec![["VERSION", "RESULT", "BEGAN", "ENDED"].map(str::to_owned)];
+    rows.extend(history.iter().map(|own| {
+        [own.version.clone(), own.result.clone(), time(own.start_time.as_ref()), time(Some(&own.end_time))]
+    }));
+    let widths: Vec<usize> = (0..4).map(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or(0)).collect();
+    let line = |row: &[String; 4]| {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        printable(cells.join("  ").trim_end()) + "\n"
+    };
+    rows.iter().map(line).collect()
 }
 
 /// The last version that all machines ran, if not the one that is wanted now.
@@ -245,13 +280,31 @@ mod tests {
     fn undo_goes_to_the_last_version_that_all_machines_ran() {
         let undo = ReleaseCommand::Undo { release: name(), to: None };
         let record = |version: &str, result: &str| json!({"version": version, "result": result, "endTime": "2026-01-01T00:00:00Z"});
-        assert_eq!(patched(&undo, json!({"lastCompleteVersion": "v2"})), Ok(json!({"version": "v2"})));
+        assert_eq!(
+            patched(&undo, json!({"lastCompleteVersion": "v2"})),
+            Ok(json!({"version": "v2", "rollbackVersion": "v2"}))
+        );
         let history = json!([record("v1", "Complete"), record("v2", "RolledBack"), record("v3", "Complete")]);
         let status = json!({"lastCompleteVersion": "v3", "history": history});
-        assert_eq!(patched(&undo, status), Ok(json!({"version": "v1"})));
+        assert_eq!(patched(&undo, status), Ok(json!({"version": "v1", "rollbackVersion": "v1"})));
         assert!(patched(&undo, json!({})).unwrap_err().contains("name one with --to"));
         let bad = ReleaseCommand::Undo { release: name(), to: Some("a b".to_owned()) };
         assert!(patched(&bad, json!({})).unwrap_err().starts_with("--to \"a b\" must be"));
+    }
+
+    #[test]
+    fn the_history_is_a_table_of_versions() {
+        let history: Vec<ReleaseRecord> = serde_json::from_value(json!([
+            {"version": "v1", "result": "Complete", "startTime": "2026-01-01T00:00:00Z", "endTime": "2026-01-02T00:00:00Z"},
+            {"version": "v2-rc1", "result": "RolledBack", "endTime": "2026-01-03T00:00:00Z"},
+        ]))
+        .unwrap();
+        let expected = "\
+VERSION  RESULT      BEGAN                 ENDED
+v1       Complete    2026-01-01T00:00:00Z  2026-01-02T00:00:00Z
+v2-rc1   RolledBack  -                     2026-01-03T00:00:00Z
+";
+        assert_eq!(history_table(&history), expected);
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! `mainstay release status`: a bar for each wave, which machines are on their way, who failed with the last lines of its log, and what
-//! it waits for. On a terminal, `--follow` draws it anew in the same lines.
+//! it waits for. On a terminal it is drawn anew in the same lines whenever something changes.
 
 use std::{
     fmt::Write as _,
     io::{self, IsTerminal, Write as _},
+    time::Duration,
 };
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use futures::StreamExt;
-use kube::{Api, Client, api::ListParams};
+use kube::{Api, Client};
 use mainstay_api::{
     machine::{Machine, MachineAxis, StateValue},
     release::{Release, ReleaseStatus},
@@ -16,9 +17,12 @@ use mainstay_api::{
 use mainstay_watch::{Event, Watch, WatchOptions};
 use serde::Serialize;
 use serde_json::json;
+use tokio::time::{Instant, timeout_at};
 
-use crate::{exit::Exit, terminal::printable};
+use crate::{exit::Exit, machine_command::query::MachineQuery, terminal::printable};
 
+/// How soon it may be drawn again: of ten thousand machines many change every second.
+const REDRAW_INTERVAL: Duration = Duration::from_millis(500);
 const BAR_WIDTH: usize = 30;
 /// So many machines on their way are named; JSON has all.
 const MOVING_SHOWN: usize = 10;
@@ -44,7 +48,22 @@ struct View {
     machines: Vec<MachineProgress>,
 }
 
-pub async fn show(client: Client, release: Release, follow: bool, json: bool) -> Result<(), Exit> {
+/// Whether it is shown again whenever it changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Once,
+    Live,
+}
+
+impl Mode {
+    /// Live for people, once for programs, if neither is asked for.
+    pub fn choose(once: bool, follow: bool, json: bool) -> Self {
+        if !once && (follow || (!json && io::stdout().is_terminal())) { Self::Live } else { Self::Once }
+    }
+}
+
+pub async fn show(client: Client, release: Release, mode: Mode, json: bool) -> Result<(), Exit> {
+    let follow = mode == Mode::Live;
     let mut view = View::read(&client, release).await?;
     let mut screen = Screen { json, in_place: follow && !json && io::stdout().is_terminal(), lines: 0 };
     screen.print(&view);
@@ -53,9 +72,17 @@ pub async fn show(client: Client, release: Release, follow: bool, json: bool) ->
     }
     let only = WatchOptions::fields(format!("metadata.name={}", view.release.name()));
     let mut changes = Watch::<Release>::new(Api::<Release>::all(client.clone()), only);
+    let failed = |error| Exit::Failed(anyhow::Error::new(error).context("watch the Release"));
     while let Some(change) = changes.next().await {
-        let change = change.map_err(|error| Exit::Failed(anyhow!(error).context("watch the Release")))?;
-        let (Event::InitApply(release) | Event::Apply(release)) = change else { continue };
+        let mut newest = taken(change.map_err(failed)?);
+        let redraw = Instant::now() + REDRAW_INTERVAL;
+        while let Ok(Some(change)) = timeout_at(redraw, changes.next()).await {
+            newest = taken(change.map_err(failed)?).or(newest);
+            if newest.as_ref().is_some_and(is_ended) {
+                break;
+            }
+        }
+        let Some(release) = newest else { continue };
         let shown = render(&view);
         view = View::read(&client, release).await?;
         if render(&view) != shown {
@@ -68,15 +95,32 @@ pub async fn show(client: Client, release: Release, follow: bool, json: bool) ->
     Err(Exit::Failed(anyhow!("the watch of the Release ended")))
 }
 
+/// The Release as it is now, if that is what was heard.
+fn taken(event: Event<Release>) -> Option<Release> {
+    match event {
+        Event::InitApply(release) | Event::Apply(release) => Some(release),
+        Event::Init | Event::InitDone | Event::Delete(_) => None,
+    }
+}
+
 impl View {
     async fn read(client: &Client, release: Release) -> anyhow::Result<Self> {
         let status = release.status.as_ref();
-        // Machines are many, and without news.
-        if status.is_none_or(|status| status.moving == 0 && status.failures.is_empty()) {
+        // Machines are many, and most are without news.
+        let Some(status) = status.filter(|status| status.moving > 0 || !status.failures.is_empty()) else {
             return Ok(Self { release, machines: Vec::new() });
+        };
+        let query = MachineQuery(Api::all(client.clone()));
+        // Workloads are among the failures too, under names that no machine has.
+        let mut machines = query.by_name(status.failures.iter().map(|failure| failure.machine.as_str())).await?;
+        if status.moving > 0 {
+            let target = &status.target;
+            let moving = query.select(&format!("spec.version={target},status.version.running!={target}")).await?;
+            machines.extend(moving);
         }
-        let machines = Api::<Machine>::all(client.clone()).list(&ListParams::default()).await;
-        let machines = progress(&release, &machines.context("list machines")?.items);
+        machines.sort_by(|one, other| one.name().cmp(other.name()));
+        machines.dedup_by(|one, other| one.name() == other.name());
+        let machines = progress(&release, &machines);
         Ok(Self { release, machines })
     }
 }

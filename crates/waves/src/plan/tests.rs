@@ -52,6 +52,7 @@ fn strategy() -> Strategy {
         soak: SOAK,
         progress_deadline: Some(DEADLINE),
         max_failed: Amount::ZERO,
+        max_failed_of_waves: vec![],
     }
 }
 
@@ -123,6 +124,33 @@ fn failures_beyond_what_is_allowed_stop_everything() {
 }
 
 #[test]
+fn a_wave_that_has_used_up_its_own_budget_stops_everything_although_more_may_fail_in_all() {
+    let strategy = Strategy {
+        max_failed: Amount::Count(3),
+        max_failed_of_waves: vec![Some(Amount::ZERO), Some(Amount::Percent(50))],
+        max_unavailable: Amount::Count(10),
+        ..strategy()
+    };
+    let plan = |members: &[Member]| {
+        let plan = plan_with(&strategy, members, &[], 100);
+        (plan.start, plan.state.to_string())
+    };
+    let canary = [broken(moving("c", 0)), old("a"), old("b"), old("d"), old("e"), old("f")];
+    let words = "stopped in wave 1: 1 failed, 0 of this wave may: c (exit code 1)";
+    assert_eq!(plan(&canary), (vec![], words.into()));
+    // The second wave has two members; one of them may fail.
+    let one = [arrived("c", 0), broken(moving("a", 0)), arrived("b", 0), old("d"), old("e"), old("f")];
+    assert_eq!(plan(&one).0, ["d", "e", "f"]);
+    let both = [arrived("c", 0), broken(moving("a", 0)), broken(moving("b", 0)), old("d"), old("e"), old("f")];
+    let words = "stopped in wave 2: 2 failed, 1 of this wave may: a (exit code 1), b (exit code 1)";
+    assert_eq!(plan(&both), (vec![], words.into()));
+    // What is left over has no budget of its own.
+    let last =
+        [arrived("c", 0), arrived("a", 0), arrived("b", 0), broken(moving("d", 0)), broken(moving("e", 0)), old("f")];
+    assert_eq!(plan(&last).0, ["f"]);
+}
+
+#[test]
 fn who_moves_or_stays_unhealthy_for_too_long_has_failed() {
     let at = |member: Member, now| {
         let plan = plan_with(&strategy(), &[member, old("a")], &[], now);
@@ -172,10 +200,11 @@ fn strategies() -> impl Generator<Value = Strategy> {
     ];
     (prop::collection::vec(wave, 0..4), amounts(), 0i64..120, prop::option::of(100i64..900), amounts()).prop_map(
         |(waves, max_unavailable, soak, deadline, max_failed)| Strategy {
-            waves,
             max_unavailable,
             soak: SignedDuration::from_secs(soak),
             progress_deadline: deadline.map(SignedDuration::from_secs),
+            max_failed_of_waves: waves.iter().map(|_| None).collect(),
+            waves,
             max_failed,
         },
     )
@@ -263,7 +292,7 @@ proptest! {
             let limit = strategy.max_unavailable.resolve(members.len()).max(1);
             prop_assert!(after <= limit.max(before), "{after} of {limit}, {before} before");
 
-            let waves = assign(&strategy.waves, &entries);
+            let waves = assign(&strategy.waves, &members);
             prop_assert_eq!(waves.iter().flatten().collect::<BTreeSet<_>>().len(), members.len());
             for name in &plan.start {
                 let started = entries.iter().position(|entry| entry.member.name == *name).expect("a member");

@@ -6,8 +6,8 @@ use crate::{
     strategy::Rules,
 };
 
-/// Longest cause that a state may have, in bytes.
-const LONGEST_MESSAGE: usize = 4096;
+/// Longest cause, and longest output of a step, that a state may have, in bytes.
+const LONGEST_TEXT: usize = 4096;
 
 pub struct MachineRules;
 
@@ -30,9 +30,11 @@ impl Rules for MachineRules {
     fn validate_status(object: &Machine, _: &Machine, errors: &mut Errors) {
         let (path, Some(status)) = (Path::new("status"), &object.status) else { return };
         for axis in MachineAxis::ALL {
-            let message = object.state(axis).map_or(0, |state| state.message.len());
-            if message > LONGEST_MESSAGE {
-                errors.push(FieldError::too_long(&path.child(axis.field()).child("message"), LONGEST_MESSAGE));
+            let Some(state) = object.state(axis) else { continue };
+            for (name, text) in [("message", &state.message), ("output", &state.output)] {
+                if text.len() > LONGEST_TEXT {
+                    errors.push(FieldError::too_long(&path.child(axis.field()).child(name), LONGEST_TEXT));
+                }
             }
         }
         if let Some(own) = &status.version {
@@ -74,6 +76,13 @@ mod tests {
             &machine,
             state("failed", &"x".repeat(5000)),
             &["status.validated.message: Too long: may not be more than 4096 bytes"],
+        );
+        let printed = |output: &str| json!({"status": {"configured": {"state": "failed", "since": "2026-01-01T00:00:00Z", "output": output}}});
+        assert_status::<MachineRules>(&machine, printed(&"x".repeat(4096)), &[]);
+        assert_status::<MachineRules>(
+            &machine,
+            printed(&"x".repeat(1_000_000)),
+            &["status.configured.output: Too long: may not be more than 4096 bytes"],
         );
         assert_status::<MachineRules>(
             &machine,

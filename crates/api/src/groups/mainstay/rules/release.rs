@@ -40,6 +40,7 @@ impl Rules for ReleaseRules {
         let (path, spec) = (Path::new("spec"), &object.spec);
         version(Some(&spec.version), &path.child("version"), errors);
         version(spec.aborted_version.as_deref(), &path.child("abortedVersion"), errors);
+        version(spec.rollback_version.as_deref(), &path.child("rollbackVersion"), errors);
         if spec.version == UNRELEASED {
             let why = "means what workloads ran before any release; name another version";
             errors.push(FieldError::invalid(&path.child("version"), spec.version.as_str(), why));
@@ -184,6 +185,10 @@ fn wave(own: &ReleaseWave, path: &Path, errors: &mut Errors) {
                 names::refuse(name, &path.child("machines").index(i), names::dns1123_subdomain, errors);
             }
         }
+    }
+    if let Some(share) = &own.max_failed {
+        int_or_percent::validate(share, &path.child("maxFailed"), errors);
+        int_or_percent::at_most_all(share, &path.child("maxFailed"), errors);
     }
     let gates = path.child("gates");
     if own.gates.len() > MOST_GATES {
@@ -341,8 +346,8 @@ mod tests {
         assert_completes::<ReleaseRules>(release(json!({})), release(complete.clone()));
         let full = json!({
             "waves": [
-                {"machines": ["a", "b"]},
-                {"upTo": "25%", "gates": [
+                {"machines": ["a", "b"], "maxFailed": 0},
+                {"upTo": "25%", "maxFailed": "10%", "gates": [
                     {"needs": "mysql.db >= 2 ready", "approval": false}, {"http": {"url": "http://10.0.0.1/ok"}, "approval": false},
                     {"approval": true},
                 ]},
@@ -367,6 +372,11 @@ mod tests {
                 json!({"maxUnavailable": 0}),
                 "spec.maxUnavailable: Invalid value: 0: must not be 0: no machine could ever be started",
             ),
+            (
+                json!({"rollbackVersion": "a b"}),
+                "spec.rollbackVersion: Invalid value: \"a b\": must be at most 128 letters, digits and any of `.-_+:~`, and begin \
+                 with a letter or digit",
+            ),
             (json!({"maxFailed": "101%"}), "spec.maxFailed: Invalid value: \"101%\": must not be greater than 100%"),
             (
                 json!({"onStuck": "halt"}),
@@ -380,6 +390,10 @@ mod tests {
             (
                 json!({"waves": [{"upTo": 1, "machines": ["a"]}]}),
                 "spec.waves[0].upTo: Forbidden: may not be specified with `machines` or `workloads`",
+            ),
+            (
+                json!({"waves": [{"upTo": 1, "maxFailed": "101%"}]}),
+                "spec.waves[0].maxFailed: Invalid value: \"101%\": must not be greater than 100%",
             ),
             (
                 json!({"waves": [{"upTo": 1, "gates": [{}]}]}),
