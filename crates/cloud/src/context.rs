@@ -21,7 +21,7 @@ use crate::{
     ledger::{ClusterId, Ledger},
     metrics::CloudMetrics,
     observatory::NodeObservatory,
-    openstack::{CallRecorder, CloudsFile, ConfigError, Session, session::Deadlines},
+    openstack::{CallRecorder, CloudConfig, CloudError, CloudsFile, ConfigError, Session, session::Deadlines},
     volumes::{attachments::pod_claims::PodClaims, snapshots::SnapshotCaches},
 };
 
@@ -94,7 +94,23 @@ pub struct Clouds {
     own: String,
     deadlines: Deadlines,
     recorder: Arc<dyn CallRecorder>,
-    sessions: Mutex<BTreeMap<String, Session>>,
+    /// By the cloud's name, and the id of the project if it is not that of the configuration.
+    sessions: Mutex<BTreeMap<(String, String), Session>>,
+}
+
+/// Why there is no session in a project.
+#[derive(Debug, thiserror::Error)]
+pub enum ProjectError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("log in to cloud {cloud}")]
+    Login {
+        cloud: String,
+        #[source]
+        source: CloudError,
+    },
+    #[error("the login of cloud {cloud} is of project {own} alone, and not of {wanted}")]
+    OtherProject { cloud: String, own: String, wanted: String },
 }
 
 impl Clouds {
@@ -111,11 +127,44 @@ impl Clouds {
 
     /// The session with a cloud. Nothing is sent yet.
     pub fn session(&self, name: &str) -> Result<Session, ConfigError> {
-        if let Some(session) = self.sessions.lock().get(name) {
+        let key = (name.to_owned(), String::new());
+        if let Some(session) = self.sessions.lock().get(&key) {
             return Ok(session.clone());
         }
-        let session = Session::with(self.file.cloud(Some(name))?, self.deadlines, self.recorder.clone())?;
-        Ok(self.sessions.lock().entry(name.to_owned()).or_insert(session).clone())
+        self.keep(key, self.file.cloud(Some(name))?)
+    }
+
+    fn keep(&self, key: (String, String), config: CloudConfig) -> Result<Session, ConfigError> {
+        let session = Session::with(config, self.deadlines, self.recorder.clone())?;
+        Ok(self.sessions.lock().entry(key).or_insert(session).clone())
+    }
+
+    /// The session with a cloud in a project, by its id: what is made there is that project's and no other's. A credential that is of one project
+    /// alone has to be of this one.
+    pub async fn project_session(&self, name: &str, project: &str) -> Result<Session, ProjectError> {
+        let key = (name.to_owned(), project.to_owned());
+        if let Some(session) = self.sessions.lock().get(&key) {
+            return Ok(session.clone());
+        }
+        if let Some(config) = self.file.cloud(Some(name))?.in_project(project) {
+            return Ok(self.keep(key, config)?);
+        }
+        let (session, cloud) = (self.session(name)?, name.to_owned());
+        let own = session.project_id().await.map_err(|source| ProjectError::Login { cloud: cloud.clone(), source })?;
+        if own != project {
+            return Err(ProjectError::OtherProject { cloud, own, wanted: project.to_owned() });
+        }
+        Ok(self.sessions.lock().entry(key).or_insert(session).clone())
+    }
+
+    /// The operator's session for a Kluster: with the cloud that it names, or this cluster's own, and in its project.
+    pub async fn kluster_session(&self, kluster: &Kluster) -> Result<Session, ProjectError> {
+        let openstack = &kluster.spec.openstack;
+        let name = if openstack.cloud.is_empty() { &self.own } else { &openstack.cloud };
+        match openstack.project_id.as_str() {
+            "" => Ok(self.session(name)?),
+            project => self.project_session(name, project).await,
+        }
     }
 
     /// A session with a cloud that a Secret describes: the text of its `clouds.yaml`.

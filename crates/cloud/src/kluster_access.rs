@@ -12,7 +12,8 @@ use mainstay_controllers::runtime::ApiError;
 use parking_lot::Mutex;
 
 use crate::{
-    context::CloudContext,
+    bounded_client::{MOST_BYTES, bounded_client},
+    context::{CloudContext, ProjectError},
     kluster_kubeconfig::client_config,
     klusters::{CLOUDS_YAML, KUBECONFIG, cloud_secret, kubeconfig_secret},
     openstack::{ConfigError, Session},
@@ -33,6 +34,8 @@ pub enum AccessError {
     },
     #[error("the Kluster's cloud is not usable")]
     Cloud(#[source] ConfigError),
+    #[error("the Kluster's project is not usable")]
+    Project(#[source] ProjectError),
 }
 
 /// Clients and sessions by Kluster, with the version of the Secret each was made from.
@@ -78,14 +81,13 @@ impl KlusterAccess {
         Ok(made)
     }
 
-    /// The cloud of the Kluster's own user if it has one, otherwise the cloud that it names, otherwise this cluster's own.
+    /// The cloud of the Kluster's own user if it has one, otherwise the cloud that it names, otherwise this cluster's own; in its project.
     pub async fn session(&self, context: &CloudContext, kluster: &Kluster) -> Result<Session, ApiError> {
         let failed = |source| ApiError::other("find the kluster's cloud", AccessError::Cloud(source));
         let name = cloud_secret(kluster.name());
         let Some((version, text)) = read_secret(context, kluster, &name, CLOUDS_YAML).await? else {
-            let cloud = kluster.spec.openstack.cloud.as_str();
-            let session = if cloud.is_empty() { context.clouds.own_session() } else { context.clouds.session(cloud) };
-            return session.map_err(failed);
+            let session = context.clouds.kluster_session(kluster).await;
+            return session.map_err(|source| ApiError::other("find the kluster's cloud", AccessError::Project(source)));
         };
         let uid = kluster.metadata.uid.clone().unwrap_or_default();
         if let Some((_, known)) = self.sessions.lock().get(&uid).filter(|(known, _)| *known == version) {
@@ -124,7 +126,7 @@ async fn make_client(text: &str) -> Result<KlusterClient, Box<dyn std::error::Er
     (config.connect_timeout, config.read_timeout) = (Some(CONNECT_TIMEOUT), Some(READ_TIMEOUT));
     let authority = config.root_cert.as_ref().and_then(|roots| roots.first()).cloned().unwrap_or_default();
     let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
-    Ok(KlusterClient { client: Client::try_from(config)?, server, authority: authority.into() })
+    Ok(KlusterClient { client: bounded_client(config, MOST_BYTES)?, server, authority: authority.into() })
 }
 
 #[cfg(test)]

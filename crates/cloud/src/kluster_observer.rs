@@ -1,7 +1,7 @@
 //! How controllers reach a Kluster: its API by the kubeconfig Secret, its project by the credentials of its own user.
 //!
 //! Both Secrets are in the Kluster's namespace: `NAME-kubeconfig` (key `kubeconfig`) and `NAME-cloud` (key `clouds.yaml`). A Kluster without the
-//! second is reached with the credentials of its cloud in the server's own configuration.
+//! second is reached with the credentials of its cloud in the server's own configuration, in the Kluster's project.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -61,7 +61,8 @@ impl KlusterObserver {
         let origin = format!("secret {}/{}-cloud", key.namespace, key.name);
         let failed = |error| ApiError::other(format!("use the credentials of kluster {key:?}"), error);
         let Some(text) = self.read_secret(key, &format!("{}-cloud", key.name), CLOUDS_YAML).await? else {
-            return self.operator_session(kluster);
+            let session = self.context.clouds.kluster_session(kluster).await;
+            return session.map_err(|error| ApiError::other(format!("find the cloud of kluster {key:?}"), error));
         };
         if let Some((known, session)) = self.sessions.lock().get(key)
             && *known == text

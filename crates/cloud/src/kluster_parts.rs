@@ -6,7 +6,7 @@ use mainstay_controllers::runtime::metrics::Registry;
 
 use crate::{
     deorbit::metrics::DeorbitMetrics, hammertime::controller::HammertimeMetrics, kluster_access::KlusterAccess,
-    pools::metrics::PoolMetrics,
+    pools::metrics::PoolMetrics, servicing::metrics::ServicingMetrics,
 };
 
 #[derive(Clone, Default)]
@@ -15,6 +15,7 @@ pub struct KlusterParts {
     pub deorbit: DeorbitMetrics,
     pub pools: PoolMetrics,
     pub hammertime: HammertimeMetrics,
+    pub servicing: ServicingMetrics,
 }
 
 impl KlusterParts {
@@ -24,6 +25,7 @@ impl KlusterParts {
             deorbit: DeorbitMetrics::register(registry),
             pools: PoolMetrics::register(registry),
             hammertime: HammertimeMetrics::register(registry),
+            servicing: ServicingMetrics::register(registry),
             ..Self::default()
         }
     }

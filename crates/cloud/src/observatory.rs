@@ -13,7 +13,11 @@ use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::kluster_kubeconfig::client_config;
+use crate::{
+    bounded_client::{MOST_BYTES, bounded_client},
+    kluster_kubeconfig::client_config,
+    watch_weight::{MOST_BYTES as MOST_NODE_BYTES, WatchWeight},
+};
 
 /// How long the first list of Nodes is waited for.
 const SYNC_LIMIT: Duration = Duration::from_secs(5);
@@ -31,6 +35,7 @@ struct Observation {
     cluster: ObservedCluster,
     credentials: [u8; 32],
     stop: CancellationToken,
+    weight: Arc<WatchWeight>,
 }
 
 type Listener = Arc<dyn Fn(&ObjectKey) + Send + Sync>;
@@ -48,6 +53,8 @@ pub enum ObserveError {
     Kubeconfig(ObjectKey, #[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("the Nodes of kluster {0:?} could not be listed within 5 s")]
     NotSynced(ObjectKey),
+    #[error("the Nodes of kluster {0:?} are larger than {most} MiB together: they are not looked at", most = MOST_NODE_BYTES >> 20)]
+    TooLarge(ObjectKey),
 }
 
 impl NodeObservatory {
@@ -72,10 +79,22 @@ impl NodeObservatory {
                 self.open(key, client, credentials)
             }
         };
-        match tokio::time::timeout(SYNC_LIMIT, cluster.nodes.synced()).await {
+        let synced = tokio::time::timeout(SYNC_LIMIT, cluster.nodes.synced()).await;
+        if self.is_too_large(key) {
+            return Err(ObserveError::TooLarge(key.clone()));
+        }
+        match synced {
             Ok(()) => Ok(cluster),
             Err(_) => Err(ObserveError::NotSynced(key.clone())),
         }
+    }
+
+    /// Whether the Nodes of a Kluster are too large; what is known of them is given up then.
+    fn is_too_large(&self, key: &ObjectKey) -> bool {
+        let mut observations = self.observations.lock();
+        let Some(known) = observations.get_mut(key).filter(|known| known.weight.is_exceeded()) else { return false };
+        known.cluster.nodes = Arc::new(Cache::new());
+        true
     }
 
     fn open(&self, key: &ObjectKey, client: Client, credentials: [u8; 32]) -> ObservedCluster {
@@ -85,15 +104,22 @@ impl NodeObservatory {
         }
         let (nodes, stop) = (Arc::new(Cache::new()), CancellationToken::new());
         let listeners = self.listeners.lock().clone();
+        let weight = Arc::<WatchWeight>::default();
         nodes.on_change({
-            let key = key.clone();
-            move |_: Change<'_, Node>| listeners.iter().for_each(|listener| listener(&key))
+            let (key, weight, stop) = (key.clone(), weight.clone(), stop.clone());
+            move |change: Change<'_, Node>| {
+                if weight.observe(&change, MOST_NODE_BYTES) && !stop.is_cancelled() {
+                    tracing::warn!(kluster = ?key, "the Nodes of a Kluster are too large together; they are not looked at any more");
+                    stop.cancel();
+                }
+                listeners.iter().for_each(|listener| listener(&key));
+            }
         });
         let (events, writer) = EventRecorder::new();
         self.tasks.spawn(nodes.clone().run(client.clone(), stop.clone()));
         self.tasks.spawn(writer.run(client.clone(), stop.clone()));
         let cluster = ObservedCluster { client, nodes, events };
-        let observation = Observation { cluster: cluster.clone(), credentials, stop };
+        let observation = Observation { cluster: cluster.clone(), credentials, stop, weight };
         if let Some(old) = observations.insert(key.clone(), observation) {
             old.stop.cancel();
         }
@@ -129,7 +155,7 @@ impl Drop for NodeObservatory {
 }
 
 async fn connect(kubeconfig: &str) -> Result<Client, Box<dyn std::error::Error + Send + Sync>> {
-    Ok(Client::try_from(client_config(kubeconfig).await?)?)
+    Ok(bounded_client(client_config(kubeconfig).await?, MOST_BYTES)?)
 }
 
 #[cfg(test)]

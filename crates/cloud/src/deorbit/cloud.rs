@@ -20,6 +20,7 @@ impl DeorbitCloud for Session {
         let (compute, balancers) = (self.compute(), self.load_balancer());
         let ports_filter = PortFilter::default();
         let servers_filter = ServerFilter::default();
+        let project = self.project_id().await?;
         let (volumes, snapshots, balancers, addresses, ports, servers) = futures::try_join!(
             storage.list_volumes().or_else(none_without_service),
             storage.list_snapshots().or_else(none_without_service),
@@ -49,8 +50,9 @@ impl DeorbitCloud for Session {
                 .collect(),
             load_balancers: balancers
                 .into_iter()
-                // Octavia shows what it deleted for a while.
+                // Octavia shows what it deleted for a while, and an administrator what all projects have: names are unique in one alone.
                 .filter(|balancer| balancer.provisioning_status != "DELETED")
+                .filter(|balancer| balancer.project_id.is_empty() || balancer.project_id == project)
                 .map(|balancer| BalancerItem {
                     id: balancer.id,
                     name: balancer.name,

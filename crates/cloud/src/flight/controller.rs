@@ -13,6 +13,7 @@ use kube::{
 };
 use mainstay_api::{
     cloud::{
+        cloud_resource::ResourceType,
         kluster::{Kluster, KlusterPhase},
         node_pool::{NodePool, PoolSpec},
     },
@@ -29,7 +30,7 @@ use super::{
     metrics::{FlightMetrics, RepairKind, RepairResult},
     plan::{
         self, DeleteReason, FlightPlan, FlightProblem, FlightServer, FlightWorld, GroupView, PoolView, REBOOTED_AT,
-        ROLES, Repair, RuleView, TOUCH_DESCRIPTION, TOUCH_PREFIX,
+        Repair, RuleView, TOUCH_DESCRIPTION, TOUCH_PREFIX,
     },
 };
 use crate::{
@@ -58,7 +59,7 @@ pub struct FlightTarget {
     pub pools: Vec<PoolView>,
     /// Nothing if its API cannot be reached.
     pub nodes: Option<Arc<Cache<Node>>>,
-    /// Its user in the cloud, by id; nothing if it has none.
+    /// Its user in the cloud; nothing if it has none.
     pub service_user: Option<ServiceUser>,
     /// Of the API that has the Kluster.
     pub client: Client,
@@ -69,8 +70,11 @@ pub struct FlightTarget {
 pub struct ServiceUser {
     /// A session that may assign roles.
     pub admin: Session,
+    /// Its id.
     pub user: String,
     pub project: String,
+    /// Names of the roles that it has to have there.
+    pub roles: Vec<String>,
 }
 
 /// Where flight control finds Klusters by their keys.
@@ -106,7 +110,7 @@ impl FlightDirectory for ContextDirectory {
             session: self.access.session(key, &kluster).await?,
             pools: spec_pools.chain(objects.iter().map(|pool| view_pool(&pool.spec.pool))).collect(),
             nodes,
-            service_user: self.service_user(key, &kluster).await,
+            service_user: self.service_user(&kluster),
             client: self.context.client.clone(),
             events: self.context.events.clone(),
             kluster,
@@ -115,17 +119,14 @@ impl FlightDirectory for ContextDirectory {
 }
 
 impl ContextDirectory {
-    /// The user `kubernikus-NAME` of the Kluster; nothing if there is none, or if it cannot be looked up.
-    async fn service_user(&self, key: &ObjectKey, kluster: &Kluster) -> Option<ServiceUser> {
+    /// The Kluster's own user, as the ledger has it; nothing if it has none. Names say nothing here: whoever has a domain of Keystone makes users of any name in it.
+    fn service_user(&self, kluster: &Kluster) -> Option<ServiceUser> {
+        let settings = self.context.klusters.service_users.as_ref()?;
         let admin = self.access.operator_session(kluster).ok()?;
-        let project = kluster.spec.openstack.project_id.clone();
-        if project.is_empty() {
-            return None;
-        }
-        let name = format!("kubernikus-{}", key.name);
-        let users = read(key, "the service user", admin.identity().list_users(Some(&name), None).await)?;
-        let [user] = users.as_slice() else { return None };
-        Some(ServiceUser { user: user.id.clone(), project, admin })
+        let (uid, project) = (kluster.metadata.uid.as_deref()?, kluster.spec.openstack.project_id.clone());
+        let entries = self.context.ledger.entries_of(uid);
+        let user = entries.into_iter().find(|entry| entry.resource == ResourceType::User)?.id?;
+        (!project.is_empty()).then(|| ServiceUser { admin, user, project, roles: settings.roles.clone() })
     }
 }
 
@@ -178,6 +179,11 @@ impl<D: FlightDirectory> Controller for FlightController<D> {
         let Some(target) = self.directory.find(key).await? else { return Ok(None) };
         let (spec, network, compute) = (&target.kluster.spec, target.session.network(), target.session.compute());
         let group = spec.openstack.security_group_name.clone();
+        // An administrator sees those of other projects as well.
+        let is_own = |found: &SecurityGroup| {
+            let project = &spec.openstack.project_id;
+            project.is_empty() || found.project_id.is_empty() || found.project_id == *project
+        };
         let groups = network.list_security_groups(Some(&group)).await;
         let servers = compute.list_servers(&ServerFilter::default()).await;
         let roles = match &target.service_user {
@@ -194,10 +200,12 @@ impl<D: FlightDirectory> Controller for FlightController<D> {
             cluster_range: spec.cluster_cidr.clone().unwrap_or_default(),
             security_group: group,
             pools: target.pools.clone(),
-            groups: read(key, "security groups", groups).map(|all| all.iter().map(view_group).collect()),
+            groups: read(key, "security groups", groups)
+                .map(|all| all.iter().filter(|found| is_own(found)).map(view_group).collect()),
             servers: read(key, "servers", servers).map(|all| all.into_iter().map(view_server).collect()),
             is_pod_network_troubled: nodes.iter().flatten().any(|node| is_pod_network_troubled(node)),
             nodes: nodes.map(|nodes| nodes.iter().filter_map(|node| node.metadata.name.clone()).collect()),
+            wanted_roles: target.service_user.as_ref().map(|user| user.roles.clone()).unwrap_or_default(),
             roles: roles.map(|roles| roles.into_iter().map(|role| role.name).collect()),
             last_touch: annotations.and_then(|all| all.get(LAST_TOUCH)?.parse().ok()),
         }))
@@ -319,7 +327,7 @@ async fn assign_role(target: &FlightTarget, role: &str) -> Result<(), String> {
     let Some(user) = &target.service_user else { return Ok(()) };
     let identity = user.admin.identity();
     let roles = identity.list_roles().await.map_err(|error| error_chain(&error))?;
-    let Some(found) = roles.iter().find(|known| known.name == role) else {
+    let Some(found) = roles.iter().find(|known| known.name.eq_ignore_ascii_case(role)) else {
         return Err(format!("the cloud has no role {role:?}"));
     };
     identity.assign_role(&user.project, &user.user, &found.id).await.map_err(|error| error_chain(&error))
@@ -431,10 +439,9 @@ fn describe(repair: &Repair) -> (&'static str, String) {
         Repair::Delete { server, why: DeleteReason::Errored } => {
             ("ErroredServerDeleted", format!("Delete server {}, which is in error", server.name))
         }
-        Repair::AssignRole { role } => (
-            "ServiceUserRoleAssigned",
-            format!("Assign role {role} to the service user: it needs {}", ROLES.join(" and ")),
-        ),
+        Repair::AssignRole { role } => {
+            ("ServiceUserRoleAssigned", format!("Assign role {role} to the service user, which lost it"))
+        }
         Repair::RestoreTags { server, tags } => {
             ("ServerTagsRestored", format!("Restore tags {} of server {}", tags.join(", "), server.name))
         }

@@ -26,8 +26,6 @@ pub const TOUCH_PREFIX: &str = "192.0.2.253/32";
 pub const TOUCH_DESCRIPTION: &str = "mainstay: passing rule, safe to delete";
 /// Metadata of a server: when flight control rebooted it.
 pub const REBOOTED_AT: &str = "mainstay:soft-reboot";
-/// Roles that the service user holds in the project.
-pub const ROLES: [&str; 2] = ["network_admin", "member"];
 const PROTOCOLS: [&str; 3] = ["tcp", "udp", "icmp"];
 
 /// A Kluster and what could be read of its parts.
@@ -47,7 +45,9 @@ pub struct FlightWorld {
     pub nodes: Option<BTreeSet<String>>,
     /// Whether a Node says that pods of others cannot be reached.
     pub is_pod_network_troubled: bool,
-    /// Names of the roles that the service user holds; nothing also if there is no such user.
+    /// Names of the roles that the service user has to hold.
+    pub wanted_roles: Vec<String>,
+    /// Names of the roles that it holds; nothing also if there is no such user.
     pub roles: Option<BTreeSet<String>>,
     pub last_touch: Option<Timestamp>,
 }
@@ -98,7 +98,7 @@ pub enum Repair {
     AssignGroup { server: ServerRef, group: String },
     SoftReboot { server: ServerRef, age: SignedDuration },
     Delete { server: ServerRef, why: DeleteReason },
-    AssignRole { role: &'static str },
+    AssignRole { role: String },
     RestoreTags { server: ServerRef, tags: Vec<String> },
     RestoreMetadata { server: ServerRef, items: BTreeMap<String, String> },
     TouchGroup { group: String },
@@ -261,8 +261,9 @@ fn delete_errored(world: &FlightWorld, _: Timestamp, plan: &mut FlightPlan) {
 
 fn restore_roles(world: &FlightWorld, _: Timestamp, plan: &mut FlightPlan) {
     let Some(roles) = &world.roles else { return };
-    let missing = ROLES.into_iter().filter(|role| !roles.contains(*role));
-    plan.repairs.extend(missing.map(|role| Repair::AssignRole { role }));
+    let is_held = |wanted: &&String| roles.iter().any(|held| held.eq_ignore_ascii_case(wanted));
+    let missing = world.wanted_roles.iter().filter(|role| !is_held(role));
+    plan.repairs.extend(missing.map(|role| Repair::AssignRole { role: role.clone() }));
 }
 
 fn restore_tags(world: &FlightWorld, _: Timestamp, plan: &mut FlightPlan) {

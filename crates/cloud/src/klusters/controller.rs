@@ -35,6 +35,8 @@ use super::{
     settings::{KlusterSettings, ServiceType},
 };
 use crate::{
+    bounded_client::bounded_client,
+    conditions::set_condition,
     context::{CloudContext, Clouds},
     kluster_kubeconfig::client_config,
     ledger::{Ledger, Removal},
@@ -42,11 +44,15 @@ use crate::{
 };
 
 const COMPONENT: &str = "kluster-controller";
+/// The condition of a Kluster that runs and lacks nothing.
+const READY: &str = "Ready";
 /// On the Secret of the cloud: the id of the user, once it has its roles.
 const USER_ID: &str = "mainstay.dev/service-user";
 const PASSWORD: &str = "password";
 /// A Kluster's API answers within this, or counts as one that does not.
 const API_DEADLINE: Duration = Duration::from_secs(5);
+/// Of what it says of its version.
+const MOST_VERSION_BYTES: usize = 1 << 20;
 /// As many at once as Kubernikus has workers, and its longest backoff.
 const LIMITS: Limits = Limits { concurrent_reconciles: 10, longest_backoff: Duration::from_secs(300) };
 
@@ -203,11 +209,19 @@ impl Controller for KlusterController {
         if failure.is_none() && report.spec_version.is_some() {
             set("specVersion", json!(report.spec_version), report.spec_version == known.spec_version);
         }
+        let mut metadata = json!({"uid": kluster.metadata.uid});
+        let mut conditions = known.conditions.clone();
+        let (is_ready, reason) = judge_ready(&report, phase, failure.map(|_| failure_reason(&kluster)));
+        if set_condition(&mut conditions, READY, is_ready, reason, &message, self.context.clock.now()) {
+            // Launch writes a condition as well: the list is written as it was read, or not at all.
+            metadata["resourceVersion"] = json!(kluster.metadata.resource_version);
+            status["conditions"] = json!(conditions);
+        }
         self.record_events(&kluster, &report, failure, phase);
         if status.as_object().is_none_or(serde_json::Map::is_empty) {
             return Ok(());
         }
-        let patch = Patch::Merge(json!({"metadata": {"uid": kluster.metadata.uid}, "status": status}));
+        let patch = Patch::Merge(json!({"metadata": metadata, "status": status}));
         match self.klusters(&kluster).patch_status(kluster.name(), &PatchParams::default(), &patch).await {
             Ok(written) => self.context.klusters.wrote(written),
             Err(failure) if error::has_code(&failure, 404) || error::has_code(&failure, 409) => {}
@@ -255,14 +269,7 @@ impl KlusterController {
             record(EventNote::warning(warning.reason, warning.message.clone()));
         }
         if let Some(failure) = failure {
-            let reason = match kluster.phase() {
-                _ if migrations::next(kluster).is_some() => "MigrationFailed",
-                KlusterPhase::Pending | KlusterPhase::Creating => "failedCreate",
-                KlusterPhase::Upgrading => plan::FAILED_UPGRADE,
-                KlusterPhase::Running => "failedUpdate",
-                KlusterPhase::Terminating => "failedTerminate",
-            };
-            record(EventNote::warning(reason, failure.chain()));
+            record(EventNote::warning(failure_reason(kluster), failure.chain()));
         }
     }
 
@@ -275,12 +282,29 @@ impl KlusterController {
         if !is_due || is_cloudless || !kluster.has_finalizer(GROUND_FINALIZER) {
             return Discovery::NotNeeded;
         }
-        let session = match self.session(kluster) {
+        let mut session = match self.session(kluster) {
             Ok(session) => session,
             Err(failure) => return Discovery::Refused(failure.0),
         };
+        // A Kluster without a user of its own is looked after by the operator's login, which therefore has to be good in its project.
+        if let (None, Some(clouds)) = (&self.context.settings.service_users, &self.context.clouds) {
+            session = match clouds.kluster_session(kluster).await {
+                Ok(session) => session,
+                Err(failure) => {
+                    return Discovery::Refused(format!("spec.openstack.projectID: {}", error_chain(&failure)));
+                }
+            };
+        }
         match discovery::observe_project(&session, &spec.project_id).await {
-            Err(failure) => Discovery::Refused(format!("cloud {}: {}", session.cloud_name(), error_chain(&failure))),
+            Err(failure) => {
+                // The login is good, and not in this project.
+                let is_scope = match self.session(kluster) {
+                    Ok(own) => failure.is_forbidden() && !spec.project_id.is_empty() && own.user_id().await.is_ok(),
+                    Err(_) => false,
+                };
+                let field = if is_scope { "spec.openstack.projectID: " } else { "" };
+                Discovery::Refused(format!("{field}cloud {}: {}", session.cloud_name(), error_chain(&failure)))
+            }
             Ok(found) => match discovery::complete(spec, &found) {
                 Ok(complete) if complete == *spec => Discovery::NotNeeded,
                 Ok(complete) => Discovery::Found(Box::new(complete)),
@@ -483,6 +507,23 @@ impl KlusterController {
     }
 }
 
+fn failure_reason(kluster: &Kluster) -> &'static str {
+    match kluster.phase() {
+        _ if migrations::next(kluster).is_some() => "MigrationFailed",
+        KlusterPhase::Pending | KlusterPhase::Creating => "failedCreate",
+        KlusterPhase::Upgrading => plan::FAILED_UPGRADE,
+        KlusterPhase::Running => "failedUpdate",
+        KlusterPhase::Terminating => "failedTerminate",
+    }
+}
+
+/// Whether a Kluster is ready, and why: it runs, and nothing of it is waited for.
+fn judge_ready(report: &Report, phase: KlusterPhase, failure: Option<&'static str>) -> (bool, &'static str) {
+    let reason = failure.or(report.warning.as_ref().map(|warning| warning.reason));
+    let is_ready = phase == KlusterPhase::Running && report.message.is_empty() && reason.is_none();
+    (is_ready, reason.unwrap_or(phase.text()))
+}
+
 fn claim_name(kluster: &Kluster) -> String {
     format!("data-{}-0", workload_name(kluster.name()))
 }
@@ -520,7 +561,7 @@ async fn ask_version(kubeconfig: &str) -> Option<String> {
     let mut config =
         config.inspect_err(|error| tracing::warn!(%error, "the kubeconfig of a Kluster is not used")).ok()?;
     config.connect_timeout = Some(API_DEADLINE);
-    let client = Client::try_from(config).ok()?;
+    let client = bounded_client(config, MOST_VERSION_BYTES).ok()?;
     let answer = tokio::time::timeout(API_DEADLINE, client.apiserver_version()).await.ok()?;
     let version =
         answer.inspect_err(|failure| tracing::debug!(%failure, "the API of a Kluster does not answer")).ok()?;

@@ -27,5 +27,7 @@ pub use self::{
         CLOUDS_YAML, KUBECONFIG, cloud_authorities_path, cloud_secret, kubeconfig_secret, pki_secret, service_name,
         workload_name,
     },
-    settings::{InvalidImage, KlusterSettings, ServiceType, ServiceUserSettings, parse_images},
+    settings::{
+        InvalidDownload, InvalidImage, KlusterSettings, ProgramDownload, ServiceType, ServiceUserSettings, parse_images,
+    },
 };

@@ -22,6 +22,37 @@ pub struct KlusterSettings {
     pub service_type: ServiceType,
     /// Users of Klusters in the cloud; none are made if not set.
     pub service_users: Option<ServiceUserSettings>,
+    /// Where machines that are set up by Ignition fetch the program; their image has it if not set.
+    pub agent: Option<ProgramDownload>,
+}
+
+/// The program at a URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramDownload {
+    pub url: String,
+    /// In hexadecimal.
+    pub sha512: String,
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidDownload {
+    #[error("{0:?} must be a URL of http or https")]
+    Url(String),
+    #[error("{0:?} must be a SHA-512 of 128 hexadecimal digits")]
+    Hash(String),
+}
+
+impl ProgramDownload {
+    pub fn new(url: &str, sha512: &str) -> Result<Self, InvalidDownload> {
+        let is_url = url.starts_with("https://") || url.starts_with("http://");
+        if !is_url || !url.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(InvalidDownload::Url(url.to_owned()));
+        }
+        if sha512.len() != 128 || !sha512.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(InvalidDownload::Hash(sha512.to_owned()));
+        }
+        Ok(Self { url: url.to_owned(), sha512: sha512.to_ascii_lowercase() })
+    }
 }
 
 /// The type of the Services of Klusters' APIs.
@@ -85,6 +116,7 @@ impl KlusterSettings {
             domain: None,
             service_type: ServiceType::default(),
             service_users: None,
+            agent: None,
         }
     }
 
@@ -100,6 +132,15 @@ impl KlusterSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_download_has_a_url_and_a_hash() {
+        let hash = "0A".repeat(64);
+        assert_eq!(ProgramDownload::new("https://x/m", &hash).unwrap().sha512, "0a".repeat(64));
+        assert!(ProgramDownload::new("file:///etc/shadow", &hash).is_err());
+        assert!(ProgramDownload::new("https://x/ m", &hash).is_err());
+        assert!(ProgramDownload::new("https://x/m", "0a").is_err());
+    }
 
     #[test]
     fn an_image_belongs_to_a_version_and_the_newest_is_offered_first() {

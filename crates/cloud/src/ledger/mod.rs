@@ -270,6 +270,22 @@ impl Ledger {
         Ok(Removal::Done)
     }
 
+    /// Ends the entry of something that is said to be gone, if another look by its id and one by its tag say the same; says whether they did. Nothing is deleted: the
+    /// first answer may have been one from stale data.
+    pub async fn forget_gone(&self, entry: &LedgerEntry, driver: &impl ResourceDriver) -> Result<bool, LedgerError> {
+        let Some(id) = entry.id.as_deref() else { return Ok(false) };
+        let failed = |source| {
+            let doing = format!("look for {:?} {} ({id})", entry.resource, entry.cloud_name);
+            LedgerError::Cloud { doing, source: Box::new(source) }
+        };
+        let is_there = driver.exists(id).await.map_err(failed)?
+            || driver.find(&entry.tag).await.map_err(failed)?.iter().any(|found| found == id);
+        if !is_there {
+            self.gone(entry).await?;
+        }
+        Ok(!is_there)
+    }
+
     /// Takes over what carries the tag; of several, which a create that was tried twice may leave, the first stays.
     async fn adopt(
         &self,

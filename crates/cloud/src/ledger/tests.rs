@@ -194,3 +194,14 @@ async fn two_who_want_the_same_write_one_entry() {
     assert_eq!((first.0.uid, first.1, second.1), (second.0.uid, true, false));
     assert_eq!(cloud.count(), 0);
 }
+
+#[tokio::test]
+async fn what_only_seems_gone_is_neither_forgotten_nor_deleted() {
+    let (fixture, cloud) = (Fixture::new().await, FakeCloud::default());
+    let entry = fixture.ledger.ensure(&intent(), &cloud).await.unwrap();
+    assert!(!fixture.ledger.forget_gone(&entry, &cloud).await.unwrap(), "the first look was at stale data");
+    assert_eq!((cloud.count(), fixture.entries().await), (1, 1));
+    cloud.resources.lock().clear();
+    assert!(fixture.ledger.forget_gone(&entry, &cloud).await.unwrap());
+    assert_eq!(fixture.entries().await, 0);
+}

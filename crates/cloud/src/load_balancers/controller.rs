@@ -188,6 +188,23 @@ impl LoadBalancers {
         }
     }
 
+    /// Ends the entry of something that is gone in the cloud, so that it is created anew.
+    async fn forget(&self, session: &Session, entry: &LedgerEntry) -> Result<(), ApiError> {
+        let forgotten = match entry.resource {
+            ResourceType::FloatingIP => {
+                let driver = FloatingIpDriver { session: session.clone(), address: NewFloatingIp::default() };
+                self.context.ledger.forget_gone(entry, &driver).await
+            }
+            _ => self.context.ledger.forget_gone(entry, &self.balancer_driver(session, "", "")).await,
+        };
+        let forgotten = forgotten
+            .map_err(|error| error.into_api_error(format!("look for {:?} {}", entry.resource, entry.cloud_name)))?;
+        if !forgotten {
+            tracing::warn!(entry = entry.name, "the cloud did not show a resource that it has: its answers are stale");
+        }
+        Ok(())
+    }
+
     fn record_event(&self, key: &ObjectKey, uid: &str, note: EventNote) {
         let involved = ObjectReference {
             api_version: Some("v1".to_owned()),
@@ -361,6 +378,10 @@ impl Controller for LoadBalancers {
             Some(entry) => self.remove(&self.session()?, entry).await,
             None => Ok(()),
         };
+        let forget = async |resource| match current.iter().find(|entry| entry.resource == resource) {
+            Some(entry) => self.forget(&self.session()?, entry).await,
+            None => Ok(()),
+        };
         let result = match action {
             Action::SetFinalizers { version, finalizers } => {
                 let services: Api<Service> = Api::namespaced(self.context.client.clone(), &key.namespace);
@@ -387,6 +408,8 @@ impl Controller for LoadBalancers {
             }
             Action::RemoveBalancer => remove(ResourceType::LoadBalancer).await,
             Action::RemoveAddress => remove(ResourceType::FloatingIP).await,
+            Action::ForgetBalancer => forget(ResourceType::LoadBalancer).await,
+            Action::ForgetAddress => forget(ResourceType::FloatingIP).await,
             Action::RemoveStale { entry } => match stale.iter().find(|own| own.name == entry) {
                 Some(entry) => self.remove(&self.session()?, entry).await,
                 None => Ok(()),

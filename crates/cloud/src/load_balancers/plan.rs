@@ -168,6 +168,9 @@ pub enum Action {
         port: String,
     },
     RemoveAddress,
+    /// One that the cloud does not show, which may be an answer from stale data: nothing is deleted.
+    ForgetBalancer,
+    ForgetAddress,
     RemoveStale {
         entry: String,
     },
@@ -254,7 +257,7 @@ fn plan_wanted(world: &World, service: &ServiceView, now: Timestamp) -> Plan<Act
     }
     let balancer = match &world.balancer {
         Observed::Absent | Observed::Intended => return step(Action::EnsureBalancer),
-        Observed::Lost => return step(Action::RemoveBalancer),
+        Observed::Lost => return step(Action::ForgetBalancer),
         Observed::Present(balancer) => balancer,
     };
     match balancer.provisioning_status.as_str() {
@@ -270,7 +273,7 @@ fn plan_wanted(world: &World, service: &ServiceView, now: Timestamp) -> Plan<Act
         (Some(network), Some(port), Observed::Absent | Observed::Intended) => {
             return step(Action::EnsureAddress { network: network.clone(), port: port.clone() });
         }
-        (_, _, Observed::Lost) => return step(Action::RemoveAddress),
+        (_, _, Observed::Lost) => return step(Action::ForgetAddress),
         (Some(_), Some(port), Observed::Present(address)) => {
             if address.port.as_ref() != Some(port) {
                 return step(Action::AssociateAddress { id: address.id.clone(), port: port.clone() });

@@ -140,6 +140,18 @@ pub struct CloudConfig {
     pub authorities: Option<String>,
 }
 
+impl CloudConfig {
+    /// The same login in another project of the cloud; nothing if the credential is of one project alone.
+    pub fn in_project(&self, project: &str) -> Option<Self> {
+        if self.scope == Scope::OfCredential {
+            return None;
+        }
+        // An id is unique in the cloud: the domain says nothing more.
+        let domain = Identifier::Id("default".to_owned());
+        Some(Self { scope: Scope::Project { project: Identifier::Id(project.to_owned()), domain }, ..self.clone() })
+    }
+}
+
 impl CloudsFile {
     /// Reads the file, or the first that the search path has: the current directory, the user's configuration, `/etc/openstack`.
     pub fn read(path: Option<&Path>) -> Result<Self, ConfigError> {
@@ -359,6 +371,15 @@ mod tests {
         assert!(matches!(config.unwrap().scope, Scope::OfCredential));
         let config = cloud("auth_type: v3token\nauth:\n  auth_url: https://k/v3\n  token: t\n  project_id: p").unwrap();
         assert!(matches!(config.credential, Credential::Token { .. }));
+    }
+
+    #[test]
+    fn a_login_can_be_of_another_project_unless_its_credential_says_which() {
+        let config = cloud("auth: {auth_url: 'http://k', username: u, password: p, project_name: x}").unwrap();
+        let Scope::Project { project, .. } = config.in_project("y").unwrap().scope else { panic!("a project") };
+        assert_eq!(project, Identifier::Id("y".into()));
+        let credential = "auth: {auth_url: 'http://k', application_credential_id: i, application_credential_secret: s}";
+        assert!(cloud(credential).unwrap().in_project("y").is_none());
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub struct Server {
     /// Empty if nothing is being done with it.
     #[serde(rename = "OS-EXT-STS:task_state", deserialize_with = "null_as_default")]
     pub task_state: String,
-    #[serde(rename = "OS-EXT-STS:power_state")]
+    #[serde(rename = "OS-EXT-STS:power_state", deserialize_with = "null_as_default")]
     pub power_state: i64,
     #[serde(rename = "OS-EXT-AZ:availability_zone", deserialize_with = "null_as_default")]
     pub availability_zone: String,
@@ -273,6 +273,22 @@ impl Compute {
         let found: Option<OneServer> =
             self.0.call_optional(Request::get(SERVICE, "show server", format!("/servers/{id}"))).await?;
         Ok(found.map(|found| found.server))
+    }
+
+    /// The user data that a server was created with, in base64; administrators alone see it. It is in no list: a thousand servers would have megabytes of it.
+    pub async fn show_user_data(&self, id: &str) -> Result<Option<String>, CloudError> {
+        #[derive(Deserialize)]
+        struct One {
+            server: WithUserData,
+        }
+        #[derive(Deserialize)]
+        struct WithUserData {
+            #[serde(rename = "OS-EXT-SRV-ATTR:user_data")]
+            user_data: Option<String>,
+        }
+        let found: Option<One> =
+            self.0.call_optional(Request::get(SERVICE, "show user data", format!("/servers/{id}"))).await?;
+        Ok(found.and_then(|found| found.server.user_data))
     }
 
     /// Creates a server; returns its id. Nova answers before it is built.

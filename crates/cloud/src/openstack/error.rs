@@ -56,6 +56,8 @@ pub enum CloudError {
     },
     #[error("{call}: the answer is longer than {limit} bytes")]
     TooLong { call: Call, limit: usize },
+    #[error("{call}: the list has no end after {limit} objects")]
+    TooMany { call: Call, limit: usize },
     #[error("the cloud's catalog has no {} service in region {region}", service.name())]
     NoSuchService { service: Service, region: String },
     #[error("the project cannot be told from the login: name a project")]
@@ -120,7 +122,7 @@ impl CloudError {
         match self {
             Self::Refused { status, .. } => *status >= 500 || matches!(status, 408 | 429),
             Self::Timeout { .. } | Self::Connect { .. } | Self::Transport { .. } | Self::Malformed { .. } => true,
-            Self::TooLong { .. } | Self::NoSuchService { .. } | Self::NoProject => false,
+            Self::TooLong { .. } | Self::TooMany { .. } | Self::NoSuchService { .. } | Self::NoProject => false,
         }
     }
 
@@ -129,7 +131,7 @@ impl CloudError {
         match self {
             Self::Refused { status, .. } => *status >= 500 || *status == 408,
             Self::Timeout { .. } | Self::Transport { .. } | Self::Malformed { .. } | Self::TooLong { .. } => true,
-            Self::Connect { .. } | Self::NoSuchService { .. } | Self::NoProject => false,
+            Self::Connect { .. } | Self::TooMany { .. } | Self::NoSuchService { .. } | Self::NoProject => false,
         }
     }
 }

@@ -23,6 +23,8 @@ pub struct Image {
     pub min_disk: u64,
     pub min_ram: u64,
     pub visibility: String,
+    /// A property that whoever made the image may have set: `flatcar`, `debian`…
+    pub os_distro: Option<String>,
 }
 
 impl ImageClient {

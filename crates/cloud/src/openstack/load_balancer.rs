@@ -29,7 +29,9 @@ pub struct LoadBalancer {
     pub description: String,
     /// `ACTIVE`, `PENDING_CREATE`, `PENDING_UPDATE`, `PENDING_DELETE`, `ERROR`, `DELETED`.
     pub provisioning_status: String,
+    #[serde(deserialize_with = "null_as_default")]
     pub operating_status: String,
+    #[serde(deserialize_with = "null_as_default")]
     pub vip_address: String,
     pub vip_port_id: Option<String>,
     pub vip_subnet_id: Option<String>,

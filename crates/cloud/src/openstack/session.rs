@@ -33,6 +33,8 @@ const MAX_BODY: usize = 32 << 20;
 pub(super) const API_VERSION: &str = "OpenStack-API-Version";
 /// Of a list; more means that the service pages in circles.
 const MAX_PAGES: usize = 1000;
+/// Of a list, in all its pages: more fills the memory, since an object of two bytes takes hundreds here.
+const MAX_OBJECTS: usize = 100_000;
 
 /// How long calls may take.
 #[derive(Clone, Copy, Debug)]
@@ -234,18 +236,24 @@ impl Session {
     ) -> Result<Vec<T>, CloudError> {
         let mut all = Vec::new();
         for _ in 0..MAX_PAGES {
-            let call = request.call();
+            let (call, query) = (request.call(), request.query.clone());
             let mut page: Value = self.call(request).await?;
             let malformed = |source| CloudError::Malformed { call: call.clone(), source };
             let objects = page.get_mut(field).map(Value::take).unwrap_or(Value::Null);
+            if all.len() + objects.as_array().map_or(0, Vec::len) > MAX_OBJECTS {
+                return Err(CloudError::TooMany { call, limit: MAX_OBJECTS });
+            }
             let objects: Vec<T> = serde_json::from_value(objects).map_err(malformed)?;
             let is_empty = objects.is_empty();
             all.extend(objects);
             let Some(next) = next_page(&page, field).filter(|_| !is_empty) else { return Ok(all) };
+            if next == query {
+                return Err(CloudError::TooMany { call, limit: all.len() }); // it leads to itself
+            }
             request = Request { query: next, ..Request::get(call.service, call.operation, call.path) };
         }
         let call = Call { service: Service::Identity, operation: "list", method: "GET", path: field.to_owned() };
-        Err(CloudError::TooLong { call, limit: MAX_PAGES })
+        Err(CloudError::TooMany { call, limit: all.len() })
     }
 
     /// Makes a call, in as many attempts as it needs; an answer that cannot be parsed counts as none.

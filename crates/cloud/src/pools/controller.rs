@@ -22,7 +22,7 @@ use mainstay_controllers::runtime::{
 
 use super::{
     conditions,
-    launcher::{Launcher, PoolChecks},
+    launcher::{Launcher, PoolChecks, recorded_route},
     members::{NodeView, ServerView},
     metrics::PoolMetrics,
     new_server::Affinity,
@@ -157,6 +157,12 @@ pub fn judge_kluster(kluster: &Kluster) -> LaunchStep {
         (false, false) => LaunchStep::AddFinalizer,
         (false, true) => LaunchStep::Reconcile,
     }
+}
+
+/// Whether entries of this type go with the machines.
+fn is_of_machines(resource: ResourceType) -> bool {
+    use ResourceType::{AddressPair, Route, Server, ServerGroup};
+    matches!(resource, Server | ServerGroup | Route | AddressPair)
 }
 
 /// The name that servers and tags have of a Kluster.
@@ -366,14 +372,15 @@ impl LaunchController {
         };
         let mut servers = self.launcher.list_servers(kluster).await?;
         servers.retain(is_ours);
+        let routes = self.launcher.list_routes(kluster).await?;
         // Entries that were never created, or whose server is gone, end here.
-        self.launcher.settle_entries(kluster, &entries, &servers).await?;
-        let is_machine = |resource| matches!(resource, ResourceType::Server | ResourceType::ServerGroup);
+        self.launcher.settle_entries(kluster, &entries, &servers, &routes).await?;
         let left = self.context.ledger.entries_of(uid);
         let world = TerminationWorld {
-            entries_left: left.iter().filter(|entry| is_machine(entry.resource)).count(),
+            entries_left: left.iter().filter(|entry| is_of_machines(entry.resource)).count(),
             servers,
-            routes: self.launcher.list_routes(kluster).await?,
+            recorded_routes: left.iter().filter_map(recorded_route).collect(),
+            routes,
             cluster_cidr: kluster.spec.cluster_cidr.clone().unwrap_or_else(|| CLUSTER_CIDR.to_owned()),
             groups: self.launcher.list_groups(kluster, &pools).await?,
             status: receipt.status.clone().unwrap_or_default(),
@@ -443,11 +450,11 @@ impl LaunchController {
             self.metrics.forget_pool(kluster.name(), &gone.name);
         }
         status.node_pools = pools.iter().filter(is_inline).cloned().collect();
-        let news = conditions::set_pools_condition(&mut status.conditions, problems, self.context.clock.now());
+        conditions::set_pools_condition(&mut status.conditions, problems, self.context.clock.now());
         if status != before {
             object_writes::write_status(&self.context.client, &caches.klusters, key, &status).await?;
         }
-        if news && let Some(problem) = problems.first() {
+        for problem in conditions::new_problems(&before.conditions, problems) {
             self.tell(&kluster, &Notice::warning(problem.reason, problem.text()));
         }
         for object in caches.node_pools.in_namespace(&key.namespace) {

@@ -19,7 +19,7 @@ use super::{
     controller::{PoolSettings, short_name},
     members::{MemberState, ServerView, new_member_name},
     new_server::{ServerParts, new_server, node_labels, server_group_name},
-    problems::{CloudOffers, PoolProblem, check_pool, judge_create_error},
+    problems::{CloudOffers, ImageOffer, PoolProblem, check_pool, judge_create_error},
     server_driver::{GroupDriver, ServerDriver},
     terminate::TerminationAction,
     user_data::{self, MachineSetup},
@@ -34,6 +34,7 @@ use crate::{
         compute::{ComputeQuota, Flavor, Server, ServerFilter},
         network::RouterRoute,
     },
+    routes::{records::parse_route, router::RouterClient},
 };
 
 pub struct Launcher {
@@ -46,7 +47,7 @@ pub struct Launcher {
 #[derive(Default)]
 pub struct PoolChecks {
     shared: Option<(Vec<Flavor>, Vec<String>, usize, ComputeQuota)>,
-    images: BTreeMap<String, Vec<String>>,
+    images: BTreeMap<String, Vec<ImageOffer>>,
 }
 
 fn failed(doing: &'static str) -> impl FnOnce(CloudError) -> ApiError {
@@ -111,12 +112,12 @@ impl Launcher {
         if !checks.images.contains_key(&image) {
             let found = session.image().list_images(Some(&image)).await.map_err(failed("list images"))?;
             let active = found.into_iter().filter(|image| image.status == "active");
-            let mut ids: Vec<String> = active.map(|image| image.id).collect();
-            if ids.is_empty() {
+            let mut offers: Vec<ImageOffer> = active.map(ImageOffer::from).collect();
+            if offers.is_empty() {
                 let by_id = session.image().show_image(&image).await.map_err(failed("read image"))?;
-                ids.extend(by_id.map(|image| image.id));
+                offers.extend(by_id.filter(|image| image.status == "active").map(ImageOffer::from));
             }
-            checks.images.insert(image.clone(), ids);
+            checks.images.insert(image.clone(), offers);
         }
         let (flavors, zones, security_groups, quota) = checks.shared.clone().unwrap_or_default();
         let images = checks.images.get(&image).cloned().unwrap_or_default();
@@ -141,7 +142,9 @@ impl Launcher {
             Err(problem) => return Ok(Err(problem)),
         };
         let token = BootstrapToken::generate().map_err(|error| ApiError::other("make a bootstrap token", error))?;
-        let user_data = match user_data::render(&machine_setup(kluster, pool, &name, &access, &token)) {
+        let mut setup = machine_setup(kluster, pool, &name, &access, &token);
+        setup.download.clone_from(&self.context.klusters.agent);
+        let user_data = match user_data::render(&setup, image.user_data) {
             Ok(data) => data,
             Err(error) => return Ok(Err(PoolProblem::new(&pool.name, "labels", "UserDataTooLong", error.to_string()))),
         };
@@ -151,7 +154,7 @@ impl Launcher {
             kluster: short.to_owned(),
             api_version: kluster.status.as_ref().map(|status| status.apiserver_version.clone()).unwrap_or_default(),
             flavor_id: flavor.id,
-            image_id: image,
+            image_id: image.id,
             network_id: kluster.spec.openstack.network_id.clone(),
             security_group: security_group(kluster).to_owned(),
             user_data,
@@ -277,12 +280,13 @@ impl Launcher {
         Ok(ours.map(|group| (group.id, group.name)).collect())
     }
 
-    /// Ends entries of a Kluster that goes whose server or group the cloud does not have.
+    /// Ends entries of a Kluster that goes whose server, group, route or address pair the cloud does not have.
     pub async fn settle_entries(
         &self,
         kluster: &Kluster,
         entries: &[LedgerEntry],
         servers: &[ServerView],
+        routes: &[RouterRoute],
     ) -> Result<(), ApiError> {
         for entry in entries {
             let is_there =
@@ -292,10 +296,25 @@ impl Launcher {
                 ResourceType::ServerGroup if servers.is_empty() => {
                     self.delete_group(kluster, &entry.cloud_name).await?;
                 }
+                ResourceType::Route if !recorded_route(entry).is_some_and(|route| routes.contains(&route)) => {
+                    self.context.ledger.gone(entry).await?;
+                }
+                // While a server is there, its pods may still use the range.
+                ResourceType::AddressPair if servers.is_empty() => self.disallow(kluster, entry).await?,
                 _ => {}
             }
         }
         Ok(())
+    }
+
+    /// Takes a pod range off a port that outlived its server; mostly there is none.
+    async fn disallow(&self, kluster: &Kluster, entry: &LedgerEntry) -> Result<(), ApiError> {
+        let session = self.session(kluster).await?;
+        if session.network().show_port(&entry.parent).await.map_err(failed("read port"))?.is_some() {
+            let router = RouterClient::new(&session, &kluster.spec.openstack.router_id);
+            router.disallow(&entry.parent, &entry.cloud_name).await.map_err(failed("take the range off the port"))?;
+        }
+        self.context.ledger.gone(entry).await
     }
 
     async fn delete_group(&self, kluster: &Kluster, name: &str) -> Result<(), ApiError> {
@@ -334,6 +353,13 @@ impl Launcher {
     }
 }
 
+/// The route that an entry of the ledger stands for.
+pub fn recorded_route(entry: &LedgerEntry) -> Option<RouterRoute> {
+    let is_route = entry.resource == ResourceType::Route;
+    let route = parse_route(&entry.cloud_name).filter(|_| is_route)?;
+    Some(RouterRoute { destination: route.destination, nexthop: route.next_hop })
+}
+
 fn security_group(kluster: &Kluster) -> &str {
     let name = kluster.spec.openstack.security_group_name.as_str();
     if name.is_empty() { mainstay_api::cloud::kluster::SECURITY_GROUP } else { name }
@@ -361,6 +387,7 @@ fn machine_setup(
         labels: node_labels(pool),
         taints: pool.taints.clone(),
         ssh_public_key: spec.ssh_public_key.clone(),
+        download: None,
     }
 }
 

@@ -8,7 +8,10 @@ use parking_lot::Mutex;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::members::NodeView;
-use crate::kluster_access::KlusterClient;
+use crate::{
+    kluster_access::KlusterClient,
+    watch_weight::{MOST_BYTES, WatchWeight},
+};
 
 /// How long the first list of a kluster's Nodes may take.
 const SYNC_LIMIT: Duration = Duration::from_secs(5);
@@ -27,6 +30,7 @@ struct NodeWatch {
     server: String,
     cache: Arc<Cache<Node>>,
     stop: CancellationToken,
+    weight: Arc<WatchWeight>,
 }
 
 impl Drop for NodeWatch {
@@ -45,6 +49,10 @@ impl NodeObservatory {
     ) -> Result<Vec<Arc<Node>>, NotSynced> {
         let cache = self.watch(kluster_uid, access, wake);
         tokio::time::timeout(SYNC_LIMIT, cache.synced()).await.map_err(|_| NotSynced)?;
+        if let Some(watch) = self.watches.lock().get_mut(kluster_uid).filter(|watch| watch.weight.is_exceeded()) {
+            watch.cache = Arc::new(Cache::new()); // never filled: nothing is known from now on
+            return Err(NotSynced);
+        }
         let mut nodes = cache.all();
         nodes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         Ok(nodes)
@@ -56,14 +64,19 @@ impl NodeObservatory {
             return watch.cache.clone();
         }
         let (cache, stop) = (Arc::new(Cache::<Node>::new()), CancellationToken::new());
+        let weight = Arc::<WatchWeight>::default();
+        let (own_weight, ended) = (weight.clone(), stop.clone());
         cache.on_change(move |change: Change<'_, Node>| {
+            if own_weight.observe(&change, MOST_BYTES) {
+                ended.cancel();
+            }
             let state = |node: Option<&Node>| node.map(|node| (is_ready(node), is_cordoned(node)));
             if state(change.before) != state(change.after) {
                 wake();
             }
         });
         self.tasks.spawn(cache.clone().run(access.client.clone(), stop.clone()));
-        let watch = NodeWatch { server: access.server.clone(), cache: cache.clone(), stop };
+        let watch = NodeWatch { server: access.server.clone(), cache: cache.clone(), stop, weight };
         watches.insert(uid.to_owned(), watch);
         cache
     }

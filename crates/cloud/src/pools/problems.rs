@@ -2,9 +2,11 @@
 
 use mainstay_api::cloud::node_pool::PoolSpec;
 
+use super::user_data::UserDataFormat;
 use crate::openstack::{
     CloudError,
     compute::{ComputeQuota, Flavor},
+    image::Image,
 };
 
 /// One reason, as a condition and an event tell it.
@@ -32,12 +34,26 @@ impl PoolProblem {
 #[derive(Clone, Debug, Default)]
 pub struct CloudOffers {
     pub flavors: Vec<Flavor>,
-    /// Ids of images with the pool's image as name or id.
-    pub images: Vec<String>,
+    /// Images with the pool's image as name or id.
+    pub images: Vec<ImageOffer>,
     pub zones: Vec<String>,
     /// How many security groups have the Kluster's name of one.
     pub security_groups: usize,
     pub quota: ComputeQuota,
+}
+
+/// An image that is active.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageOffer {
+    pub id: String,
+    pub user_data: UserDataFormat,
+}
+
+impl From<Image> for ImageOffer {
+    fn from(image: Image) -> Self {
+        let (name, os_distro) = (image.name.unwrap_or_default(), image.os_distro.unwrap_or_default());
+        Self { user_data: UserDataFormat::of_image(&name, &os_distro), id: image.id }
+    }
 }
 
 /// The first problem of a pool that needs so many servers more; the flavor and the image if there is none.
@@ -47,7 +63,7 @@ pub fn check_pool(
     network_id: &str,
     offers: &CloudOffers,
     needed: usize,
-) -> Result<(Flavor, String), PoolProblem> {
+) -> Result<(Flavor, ImageOffer), PoolProblem> {
     let problem = |field: &str, reason, message: String| Err(PoolProblem::new(&pool.name, field, reason, message));
     let Some(flavor) = offers.flavors.iter().find(|flavor| flavor.name == pool.flavor || flavor.id == pool.flavor)
     else {
@@ -153,7 +169,7 @@ mod tests {
         let room = QuotaUse { limit: -1, ..QuotaUse::default() };
         CloudOffers {
             flavors: vec![Flavor { id: "2".to_owned(), name: "m1.small".to_owned(), vcpus: 2, ram: 2048, disk: 20 }],
-            images: vec!["i".to_owned()],
+            images: vec![ImageOffer { id: "i".to_owned(), user_data: UserDataFormat::CloudInit }],
             zones: vec!["nova".to_owned()],
             security_groups: 1,
             quota: ComputeQuota { instances: room, cores: room, ram: room },
@@ -167,7 +183,7 @@ mod tests {
 
     #[test]
     fn what_does_not_exist_is_named_with_its_field() {
-        assert_eq!(check_pool(&pool(), "default", "n", &offers(), 3).unwrap().1, "i");
+        assert_eq!(check_pool(&pool(), "default", "n", &offers(), 3).unwrap().1.id, "i");
         let flavor = PoolSpec { flavor: "huge".to_owned(), ..pool() };
         assert_eq!(problem(&flavor, &offers()).0, "nodePools[small].flavor");
         let none = CloudOffers { images: vec![], ..offers() };

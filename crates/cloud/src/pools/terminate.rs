@@ -16,10 +16,12 @@ pub struct TerminationWorld {
     pub servers: Vec<ServerView>,
     /// Routes of its router.
     pub routes: Vec<RouterRoute>,
+    /// Routes that its ledger has, also by way of servers that are gone.
+    pub recorded_routes: Vec<RouterRoute>,
     pub cluster_cidr: String,
     /// Ids and names of its server groups.
     pub groups: Vec<(String, String)>,
-    /// Entries of its servers and groups in the ledger: one whose create had no answer may still become a server.
+    /// Entries of its servers, groups, routes and address pairs in the ledger: one whose create had no answer may still become a server.
     pub entries_left: usize,
     /// The receipt so far.
     pub status: ReceiptStatus,
@@ -105,7 +107,8 @@ fn find_routes(world: &TerminationWorld) -> Vec<RouterRoute> {
         let was_ours = world.status.items.iter().any(|item| {
             item.resource == ResourceType::Route && item.id == format!("{} via {}", route.destination, route.nexthop)
         });
-        (by_server || was_ours) && contains_whole(&world.cluster_cidr, &route.destination)
+        let in_range = contains_whole(&world.cluster_cidr, &route.destination);
+        world.recorded_routes.contains(route) || ((by_server || was_ours) && in_range)
     };
     world.routes.iter().filter(is_ours).cloned().collect()
 }
@@ -142,6 +145,7 @@ mod tests {
         TerminationWorld {
             servers,
             routes: Vec::new(),
+            recorded_routes: Vec::new(),
             cluster_cidr: "100.100.0.0/16".to_owned(),
             groups: Vec::new(),
             entries_left: 0,
@@ -189,6 +193,18 @@ mod tests {
             gone,
             [(ResourceType::Route, Some(Time(time_at(10)))), (ResourceType::Server, Some(Time(time_at(5))))]
         );
+    }
+
+    #[test]
+    fn a_route_of_the_ledger_goes_although_its_server_is_gone() {
+        let mut world = world(vec![]);
+        world.routes = vec![route("100.100.7.0/24", "10.0.0.77"), route("100.100.8.0/24", "10.0.0.78")];
+        world.recorded_routes = vec![route("100.100.7.0/24", "10.0.0.77"), route("100.100.9.0/24", "10.0.0.79")];
+        world.entries_left = 2;
+        let first = plan(&world, time_at(0));
+        assert_eq!(first.actions, [TerminationAction::RemoveRoutes(vec![route("100.100.7.0/24", "10.0.0.77")])]);
+        assert_eq!(first.status.items.len(), 1, "what is in the ledger alone is nothing in the cloud");
+        assert!(!first.is_over);
     }
 
     #[test]

@@ -1,20 +1,49 @@
-//! User data of machines: cloud-init that starts `mainstay agent` with a bootstrap token.
+//! User data of machines, for cloud-init or Ignition: starts `mainstay agent` with a bootstrap token.
 //!
-//! The image has the program; cloud-init writes a file of environment variables that only root reads, and a unit. Labels and taints are set by the agent when the
-//! machine first joins, and not again. The document is JSON, which is YAML, so that no value can change its shape.
+//! Both write a file of environment variables that only root reads, and a unit. Labels and taints are set by the agent when the
+//! machine first joins, and not again. The document is JSON, which is YAML, so that no value can change its shape. The image has the program; Flatcar, whose `/usr` cannot be
+//! written, has it in `/opt/bin`, and can fetch it there from a URL, checked by its hash.
 
 use std::collections::BTreeMap;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use k8s_openapi::api::core::v1::Taint;
-use serde_json::json;
+use serde_json::{Value, json};
+
+use crate::klusters::ProgramDownload;
 
 /// The most that Nova takes, in base64.
 pub const LIMIT: usize = 65_535;
 
 const ENVIRONMENT: &str = "/etc/mainstay/agent.env";
 const UNIT: &str = "/etc/systemd/system/mainstay-agent.service";
-const PROGRAM: &str = "/usr/local/bin/mainstay";
+const UNIT_NAME: &str = "mainstay-agent.service";
+/// Flatcar took up this version of the specification in 2022; it is read by Fedora CoreOS as well.
+const IGNITION_VERSION: &str = "3.3.0";
+
+/// What reads the user data when a machine boots first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UserDataFormat {
+    CloudInit,
+    Ignition,
+}
+
+impl UserDataFormat {
+    /// Of an image, by its property `os_distro`, or by its name where it has none.
+    pub fn of_image(name: &str, os_distro: &str) -> Self {
+        let word = if os_distro.is_empty() { name } else { os_distro }.to_ascii_lowercase();
+        let is_ignition = ["flatcar", "coreos", "fedora-coreos", "rhcos"].iter().any(|distro| word.starts_with(distro));
+        if is_ignition { Self::Ignition } else { Self::CloudInit }
+    }
+
+    /// Where the program is on such a machine.
+    fn program(self) -> &'static str {
+        match self {
+            Self::CloudInit => "/usr/local/bin/mainstay",
+            Self::Ignition => "/opt/bin/mainstay",
+        }
+    }
+}
 
 /// What a machine has to know to join.
 #[derive(Clone, Default, PartialEq)]
@@ -28,6 +57,8 @@ pub struct MachineSetup {
     pub labels: BTreeMap<String, String>,
     pub taints: Vec<Taint>,
     pub ssh_public_key: String,
+    /// Where Ignition fetches the program from; the image has it otherwise.
+    pub download: Option<ProgramDownload>,
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,12 +68,17 @@ pub struct UserDataTooLong {
 }
 
 /// The user data, as Nova takes it.
-pub fn render(setup: &MachineSetup) -> Result<String, UserDataTooLong> {
-    let data = BASE64_STANDARD.encode(render_text(setup));
+pub fn render(setup: &MachineSetup, format: UserDataFormat) -> Result<String, UserDataTooLong> {
+    let text = match format {
+        UserDataFormat::CloudInit => format!("#cloud-config\n{}\n", cloud_init(setup)),
+        UserDataFormat::Ignition => ignition(setup).to_string(),
+    };
+    let data = BASE64_STANDARD.encode(text);
     if data.len() > LIMIT { Err(UserDataTooLong { length: data.len() }) } else { Ok(data) }
 }
 
-fn render_text(setup: &MachineSetup) -> String {
+/// The variables of the agent, as a file that systemd reads.
+fn environment(setup: &MachineSetup) -> String {
     let labels: Vec<String> = setup.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let taint =
         |taint: &Taint| format!("{}={}:{}", taint.key, taint.value.as_deref().unwrap_or_default(), taint.effect);
@@ -57,27 +93,54 @@ fn render_text(setup: &MachineSetup) -> String {
         ("MAINSTAY_NODE_LABEL", labels.join(",")),
         ("MAINSTAY_NODE_TAINT", taints.join(",")),
     ];
-    let environment: String = variables
-        .iter()
-        .filter(|(_, value)| !value.is_empty())
-        .map(|(name, value)| format!("{name}={}\n", quote(value)))
-        .collect();
-    let unit = format!(
+    let set = variables.iter().filter(|(_, value)| !value.is_empty());
+    set.map(|(name, value)| format!("{name}={}\n", quote(value))).collect()
+}
+
+fn unit(format: UserDataFormat) -> String {
+    let program = format.program();
+    format!(
         "[Unit]\nDescription=Mainstay agent\nWants=network-online.target\nAfter=network-online.target\n\n\
-         [Service]\nEnvironmentFile={ENVIRONMENT}\nExecStart={PROGRAM} agent\nRestart=always\nRestartSec=2\n\
+         [Service]\nEnvironmentFile={ENVIRONMENT}\nExecStart={program} agent\nRestart=always\nRestartSec=2\n\
          KillMode=process\nDelegate=yes\n\n[Install]\nWantedBy=multi-user.target\n"
-    );
+    )
+}
+
+fn cloud_init(setup: &MachineSetup) -> Value {
     let file = |path: &str, permissions: &str, content: &str| json!({ "path": path, "permissions": permissions, "owner": "root:root", "content": content });
     let mut document = json!({
         "hostname": setup.name,
         "preserve_hostname": false,
-        "write_files": [file(ENVIRONMENT, "0600", &environment), file(UNIT, "0644", &unit)],
-        "runcmd": [["systemctl", "daemon-reload"], ["systemctl", "enable", "--now", "mainstay-agent.service"]],
+        "write_files": [file(ENVIRONMENT, "0600", &environment(setup)), file(UNIT, "0644", &unit(UserDataFormat::CloudInit))],
+        "runcmd": [["systemctl", "daemon-reload"], ["systemctl", "enable", "--now", UNIT_NAME]],
     });
     if !setup.ssh_public_key.is_empty() {
         document["ssh_authorized_keys"] = json!([setup.ssh_public_key]);
     }
-    format!("#cloud-config\n{document}\n")
+    document
+}
+
+fn ignition(setup: &MachineSetup) -> Value {
+    let inline = |text: &str| json!({ "source": format!("data:;base64,{}", BASE64_STANDARD.encode(text)) });
+    let file = |path: &str, mode: u32, contents: Value| json!({ "path": path, "mode": mode, "overwrite": true, "contents": contents });
+    let mut files = vec![
+        file(ENVIRONMENT, 0o600, inline(&environment(setup))),
+        file("/etc/hostname", 0o644, inline(&format!("{}\n", setup.name))),
+    ];
+    if let Some(ProgramDownload { url, sha512 }) = &setup.download {
+        let contents = json!({ "source": url, "verification": { "hash": format!("sha512-{sha512}") } });
+        files.push(file(UserDataFormat::Ignition.program(), 0o755, contents));
+    }
+    let unit = json!({ "name": UNIT_NAME, "enabled": true, "contents": unit(UserDataFormat::Ignition) });
+    let mut document = json!({
+        "ignition": { "version": IGNITION_VERSION },
+        "storage": { "files": files },
+        "systemd": { "units": [unit] },
+    });
+    if !setup.ssh_public_key.is_empty() {
+        document["passwd"] = json!({ "users": [{ "name": "core", "sshAuthorizedKeys": [setup.ssh_public_key] }] });
+    }
+    document
 }
 
 /// A value of an environment file, as systemd reads it.
@@ -95,8 +158,6 @@ fn quote(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
 
     fn setup() -> MachineSetup {
@@ -114,6 +175,10 @@ mod tests {
             ssh_public_key: "ssh-ed25519 AAAA me".to_owned(),
             ..MachineSetup::default()
         }
+    }
+
+    fn render(setup: &MachineSetup) -> Result<String, UserDataTooLong> {
+        super::render(setup, UserDataFormat::CloudInit)
     }
 
     fn parse(data: &str) -> Value {
@@ -139,6 +204,47 @@ mod tests {
                 .contains("ExecStart=/usr/local/bin/mainstay agent\n")
         );
         assert_eq!(document["ssh_authorized_keys"][0], "ssh-ed25519 AAAA me");
+    }
+
+    #[test]
+    fn flatcar_gets_ignition_with_the_same_variables_and_fetches_the_program() {
+        let hash = "ab".repeat(64);
+        let download = ProgramDownload { url: "https://x/mainstay".to_owned(), sha512: hash.clone() };
+        let data = super::render(&MachineSetup { download: Some(download), ..setup() }, UserDataFormat::Ignition);
+        let document: Value = serde_json::from_slice(&BASE64_STANDARD.decode(data.unwrap()).unwrap()).unwrap();
+        assert_eq!(document["ignition"]["version"], IGNITION_VERSION);
+        let files = document["storage"]["files"].as_array().unwrap();
+        let file = |path: &str| files.iter().find(|file| file["path"] == path).unwrap();
+        let text = |path: &str| {
+            let source = file(path)["contents"]["source"].as_str().unwrap();
+            String::from_utf8(BASE64_STANDARD.decode(source.strip_prefix("data:;base64,").unwrap()).unwrap()).unwrap()
+        };
+        let same = parse(&render(&setup()).unwrap())["write_files"][0]["content"].clone();
+        assert_eq!((text(ENVIRONMENT), &file(ENVIRONMENT)["mode"]), (same.as_str().unwrap().to_owned(), &json!(0o600)));
+        assert_eq!(text("/etc/hostname"), "kks-kate-small-ab2cd\n");
+        let program = file("/opt/bin/mainstay");
+        assert_eq!((&program["contents"]["source"], &program["mode"]), (&json!("https://x/mainstay"), &json!(0o755)));
+        assert_eq!(program["contents"]["verification"]["hash"], format!("sha512-{hash}"));
+        let unit = &document["systemd"]["units"][0];
+        assert!(unit["contents"].as_str().unwrap().contains("ExecStart=/opt/bin/mainstay agent\n"), "{unit}");
+        assert_eq!((&unit["name"], &unit["enabled"]), (&json!("mainstay-agent.service"), &json!(true)));
+        assert_eq!(document["passwd"]["users"][0]["sshAuthorizedKeys"][0], "ssh-ed25519 AAAA me");
+    }
+
+    #[test]
+    fn an_image_says_what_reads_its_user_data() {
+        use UserDataFormat::{CloudInit, Ignition};
+        for (name, os_distro, expected) in [
+            ("flatcar-stable-amd64", "", Ignition),
+            ("Flatcar 3815.2.0", "", Ignition),
+            ("my-image", "flatcar", Ignition),
+            ("my-image", "fedora-coreos", Ignition),
+            ("debian-12", "", CloudInit),
+            ("flatcar-look-alike", "debian", CloudInit),
+            ("", "", CloudInit),
+        ] {
+            assert_eq!(UserDataFormat::of_image(name, os_distro), expected, "{name} {os_distro}");
+        }
     }
 
     #[test]

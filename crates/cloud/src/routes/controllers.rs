@@ -8,7 +8,7 @@ use kube::Api;
 use mainstay_api::{
     cloud::{
         cloud_resource::ResourceOwner,
-        kluster::{Kluster, KlusterPhase},
+        kluster::{DEORBIT_FINALIZER, Kluster, KlusterPhase},
     },
     wellknown::cluster_config,
 };
@@ -83,6 +83,10 @@ impl ContextDirectory {
 
     async fn kluster(&self, key: &ObjectKey) -> Result<Option<RoutedCluster>, ApiError> {
         let Some(kluster) = self.access.find(key) else { return Ok(None) };
+        // From the end of deorbit on, machines and their routes go: none is added behind the back of whoever removes them.
+        if kluster.metadata.deletion_timestamp.is_some() && !kluster.has_finalizer(DEORBIT_FINALIZER) {
+            return Ok(None);
+        }
         let spec = &kluster.spec;
         let (Some(cidr), false) = (&spec.cluster_cidr, spec.openstack.router_id.is_empty()) else { return Ok(None) };
         let range = parse_range("spec.clusterCIDR", cidr)?;

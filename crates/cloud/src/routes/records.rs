@@ -126,7 +126,8 @@ fn entry_name(kind: &str, parts: &[&str]) -> String {
     format!("{kind}-{digits}")
 }
 
-fn parse_route(name: &str) -> Option<Route> {
+/// The route of an entry of this name.
+pub fn parse_route(name: &str) -> Option<Route> {
     let (destination, next_hop) = name.split_once(" via ")?;
     Some(Route::new(destination, next_hop))
 }

@@ -21,6 +21,7 @@ use mainstay_controllers::runtime::{
 use serde_json::json;
 
 use super::{
+    metrics::ServicingMetrics,
     plan::{
         self, REBOOT_TIMESTAMP, SERVICING_TIMESTAMP, ServicedNode, ServicingAction, ServicingWorld, UPDATE_TIMESTAMP,
         UpdateResult, ZONE,
@@ -52,13 +53,17 @@ const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 pub struct ServicingController {
     context: Arc<CloudContext>,
     launcher: Launcher,
+    metrics: ServicingMetrics,
 }
 
 pub fn controller(context: &Arc<CloudContext>) -> Runnable {
-    let queue = context.queue::<ServicingController>();
+    let (queue, metrics) = (context.queue::<ServicingController>(), context.kluster_parts.servicing.clone());
     context.caches.klusters.on_change({
-        let queue = queue.clone();
-        move |change: Change<'_, Kluster>| queue.add(change.key.clone())
+        let (queue, metrics) = (queue.clone(), metrics.clone());
+        move |change: Change<'_, Kluster>| match change.after {
+            Some(_) => queue.add(change.key.clone()),
+            None => metrics.forget(&change.key.name),
+        }
     });
     let resync = {
         let (queue, klusters) = (queue.clone(), context.caches.klusters.clone());
@@ -68,7 +73,7 @@ pub fn controller(context: &Arc<CloudContext>) -> Runnable {
     };
     let access = context.kluster_parts.access.clone();
     let launcher = Launcher { context: context.clone(), access, settings: PoolSettings::default() };
-    let controller = ServicingController { context: context.clone(), launcher };
+    let controller = ServicingController { context: context.clone(), launcher, metrics };
     context.runnable(Arc::new(controller), queue, LIMITS).alongside(resync)
 }
 
@@ -86,6 +91,7 @@ impl Controller for ServicingController {
             || kluster.metadata.deletion_timestamp.is_some()
             || kluster.spec.no_cloud
         {
+            self.metrics.forget(&key.name);
             return Ok(None);
         }
         let access = self.launcher.access.client(&self.context, &kluster).await?;
@@ -99,7 +105,7 @@ impl Controller for ServicingController {
             let pool = pools.iter().find(|pool| is_member(name, short_name(&kluster), &pool.name))?;
             Some(view_node(node, pool, &pods))
         };
-        Ok(Some(ServicingWorld {
+        let world = ServicingWorld {
             phase: kluster.phase(),
             annotations: kluster.metadata.annotations.clone().unwrap_or_default(),
             labels: kluster.metadata.labels.clone().unwrap_or_default(),
@@ -107,7 +113,9 @@ impl Controller for ServicingController {
             api_version: kluster.status.as_ref().map(|status| status.apiserver_version.clone()).unwrap_or_default(),
             stable_system: self.read_stable_release().await?,
             nodes: nodes.iter().filter_map(serviced).collect(),
-        }))
+        };
+        self.metrics.show(&key.name, &world);
+        Ok(Some(world))
     }
 
     fn plan(world: &ServicingWorld, now: Timestamp) -> Plan<ServicingAction, ()> {

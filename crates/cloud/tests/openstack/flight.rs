@@ -266,7 +266,8 @@ async fn roles_of_the_service_user_are_restored() {
     };
     let user = identity.create_user(&user).await.unwrap().id;
     let project = identity.create_project(&name, "default").await.unwrap().id;
-    let service_user = ServiceUser { admin: admin.clone(), user: user.clone(), project: project.clone() };
+    let roles = vec!["network_admin".to_owned(), "member".to_owned()];
+    let service_user = ServiceUser { admin: admin.clone(), user: user.clone(), project: project.clone(), roles };
     let fixture = Fixture::new("roles", None, Some(service_user)).await;
     fixture.round().await;
     assert_eq!(fixture.repaired(RepairKind::Role), 2);

@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::Args;
 use mainstay_cloud::{
     facade::FacadeSettings,
-    klusters::{KlusterSettings, ServiceType, ServiceUserSettings, parse_images},
+    klusters::{KlusterSettings, ProgramDownload, ServiceType, ServiceUserSettings, parse_images},
 };
 
 /// The version of Kubernetes that this program is.
@@ -21,6 +21,14 @@ pub struct KlusterOptions {
     /// The program in these images [default: where this program is]
     #[arg(long, env = "MAINSTAY_KLUSTER_PROGRAM", value_name = "PATH")]
     pub kluster_program: Option<String>,
+
+    /// Where machines of Klusters that Ignition sets up (Flatcar) fetch this program from [default: their image has it in /opt/bin]
+    #[arg(long, env = "MAINSTAY_KLUSTER_AGENT_URL", value_name = "URL", requires = "kluster_agent_sha512")]
+    pub kluster_agent_url: Option<String>,
+
+    /// SHA-512 of the program at --kluster-agent-url, in hexadecimal
+    #[arg(long, env = "MAINSTAY_KLUSTER_AGENT_SHA512", value_name = "HASH", requires = "kluster_agent_url")]
+    pub kluster_agent_sha512: Option<String>,
 
     /// StorageClass of volumes of Klusters' servers [default: the cluster's default one]
     #[arg(long, env = "MAINSTAY_KLUSTER_STORAGE_CLASS", value_name = "NAME")]
@@ -60,6 +68,9 @@ impl KlusterOptions {
         let mut settings = KlusterSettings::of_this_program(KUBERNETES_VERSION, &program);
         if !self.kluster_images.is_empty() {
             settings.images = parse_images(&self.kluster_images).context("--kluster-images")?;
+        }
+        if let (Some(url), Some(hash)) = (&self.kluster_agent_url, &self.kluster_agent_sha512) {
+            settings.agent = Some(ProgramDownload::new(url, hash).context("--kluster-agent-url")?);
         }
         settings.storage_class = self.kluster_storage_class.clone();
         settings.domain = self.kluster_domain.clone();

@@ -10,7 +10,7 @@ use mainstay_cloud::{
 };
 
 use super::CloudCommandOptions;
-use crate::exit::Exit;
+use crate::{exit::Exit, terminal::printable};
 
 /// So long the cloud may take to show that what was deleted is gone.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -81,7 +81,7 @@ fn rows(debris: &[DebrisItem], now: Timestamp) -> Vec<String> {
     let width = |column: usize| table.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<_> = (0..7).map(width).collect();
     let line = |row: &[String; 7]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{:<width$}", printable(cell)));
         cells.collect::<Vec<_>>().join("   ").trim_end().to_owned()
     };
     table.iter().map(line).collect()

@@ -16,7 +16,7 @@ use mainstay_controllers::runtime::Clock;
 use serde_json::json;
 
 use super::CloudCommandOptions;
-use crate::exit::Exit;
+use crate::{exit::Exit, terminal::printable};
 
 #[derive(Debug, Args)]
 pub struct DeorbitOptions {
@@ -83,23 +83,24 @@ fn print_receipt(status: &ReceiptStatus, as_json: bool) {
 }
 
 fn describe_action(action: &Action) -> String {
-    match action {
+    let words = match action {
         Action::DeleteSnapshot(id) => format!("delete volume snapshot {id}"),
         Action::DeleteClaim(id) => format!("delete persistent volume claim {id}"),
         Action::DeleteService(id) => format!("delete service {id}"),
         Action::ScaleDown(id) => format!("scale stateful set {id} to 0"),
         Action::DeletePod(id) => format!("delete pod {id}, which holds a claim"),
         Action::DeleteInCloud { resource, id } => format!("delete {resource:?} {id} in the cloud"),
-    }
+    };
+    printable(&words)
 }
 
 fn describe_item(item: &ReceiptItem) -> String {
     let name = if item.name.is_empty() { String::new() } else { format!(" ({})", item.name) };
     let what = format!("{:?} {}{name}", item.resource, item.id);
-    match &item.gone {
+    printable(&match &item.gone {
         Some(time) => format!("{what}: {} and gone since {}", item.action, time.0),
         None => format!("{what}: {}, remains: {}", item.action, item.message),
-    }
+    })
 }
 
 /// A line per event on stderr and, on a terminal, a last line with how much is left.
@@ -116,13 +117,13 @@ impl ProgressDisplay {
     fn show(&mut self, progress: &Progress<'_>) {
         match progress {
             Progress::Acting(action) => self.print(&describe_action(action)),
-            Progress::Notice(notice) => self.print(&notice.message),
-            Progress::Trouble(why) => self.print(&format!("{why}; trying again")),
+            Progress::Notice(notice) => self.print(&printable(&notice.message)),
+            Progress::Trouble(why) => self.print(&printable(&format!("{why}; trying again"))),
             Progress::Look(plan) if self.is_terminal => {
                 let left: Vec<&ReceiptItem> = plan.status.items.iter().filter(|item| item.gone.is_none()).collect();
                 let first = left.first().map(|item| format!(", {:?} {}", item.resource, item.id)).unwrap_or_default();
                 let (all, stage) = (plan.status.items.len(), &plan.status.stage);
-                eprint!("\r\x1b[K{} of {all} gone{first} {stage}", all - left.len());
+                eprint!("\r\x1b[K{} of {all} gone{} {stage}", all - left.len(), printable(&first));
                 self.has_line = true;
             }
             Progress::Look(_) => {}

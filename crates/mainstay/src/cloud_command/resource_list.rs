@@ -16,7 +16,7 @@ use mainstay_cloud::{
 };
 use serde_json::json;
 
-use crate::exit::Exit;
+use crate::{exit::Exit, terminal::printable};
 
 /// Nova takes no more, in base64.
 const MOST_USER_DATA: usize = 65535;
@@ -172,7 +172,8 @@ pub async fn list(session: &Session, options: &ListOptions, as_json: bool) -> Re
     println!("{:width$}  {:8}  ADDRESSES", "NAME", "STATUS");
     for server in servers {
         let addresses: Vec<&str> = server.floating.iter().chain(&server.fixed).map(String::as_str).collect();
-        println!("{:width$}  {:8}  {}", server.name, server.status, addresses.join(", "));
+        let (name, addresses) = (printable(&server.name), printable(&addresses.join(", ")));
+        println!("{name:width$}  {:8}  {addresses}", printable(&server.status));
     }
     Ok(())
 }

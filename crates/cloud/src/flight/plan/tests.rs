@@ -4,6 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+const ROLES: [&str; 2] = ["network_admin", "member"];
+
 fn now() -> Timestamp {
     Timestamp::from_second(10_000_000).unwrap()
 }
@@ -47,6 +49,7 @@ fn world(servers: Vec<FlightServer>) -> FlightWorld {
         servers: Some(servers),
         nodes: Some(nodes),
         is_pod_network_troubled: false,
+        wanted_roles: ROLES.map(str::to_owned).into(),
         roles: Some(ROLES.map(str::to_owned).into()),
         last_touch: None,
     }
@@ -211,8 +214,8 @@ fn errored_servers_are_deleted_unless_they_go_already() {
 #[test]
 fn missing_roles_are_assigned_if_the_user_is_known() {
     let mut without = world(three());
-    without.roles = Some(BTreeSet::from(["member".to_owned()]));
-    assert_eq!(repairs(&without), [Repair::AssignRole { role: "network_admin" }]);
+    without.roles = Some(BTreeSet::from(["Member".to_owned()]));
+    assert_eq!(repairs(&without), [Repair::AssignRole { role: "network_admin".to_owned() }], "case does not matter");
     without.roles = None;
     assert_eq!(repairs(&without), []);
 }
@@ -259,7 +262,7 @@ fn a_step_without_its_facts_does_nothing_and_the_others_go_on() {
     assert!(matches!(&repairs(&world)[..], [Repair::RestoreTags { .. }]));
     world.servers = None;
     world.roles = Some(BTreeSet::new());
-    assert_eq!(repairs(&world), ROLES.map(|role| Repair::AssignRole { role }));
+    assert_eq!(repairs(&world), ROLES.map(|role| Repair::AssignRole { role: role.to_owned() }));
 }
 
 proptest! {

@@ -160,6 +160,10 @@ async fn a_server_without_clouds_says_so() {
             status.message.contains("spec.openstack.cloud: the server has no configuration of clouds")
         })
         .await;
+    let conditions = bench.klusters().get("rome").await.unwrap().status.unwrap().conditions;
+    let ready = conditions.iter().find(|condition| condition.type_ == "Ready").expect("a condition");
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "ConfigurationError"));
+    assert!(ready.message.starts_with("spec.openstack.cloud: "), "{}", ready.message);
     assert_eq!(bench.names::<Secret>().await, [""; 0], "nothing is half made");
     let events: Api<k8s_openapi::api::core::v1::Event> = Api::namespaced(bench.client.clone(), "default");
     until("an event", async || {
@@ -202,4 +206,18 @@ fn the_api_is_at_the_load_balancer_where_it_is_to_have_one() {
     assert_eq!((api_address(&pending, &inside), api_address(&pending, &outside)), (Some("10.96.0.7"), None));
     let balanced = service(json!({"loadBalancer": {"ingress": [{"ip": "203.0.113.4"}]}}));
     assert_eq!(api_address(&balanced, &outside), Some("203.0.113.4"));
+}
+
+#[test]
+fn a_kluster_is_ready_while_it_runs_and_nothing_is_waited_for() {
+    let report = |message: &str, warning: Option<&'static str>| Report {
+        message: message.to_owned(),
+        warning: warning.map(|reason| plan::Warning { reason, message: String::new() }),
+        ..Report::default()
+    };
+    use KlusterPhase::{Pending, Running};
+    assert_eq!(judge_ready(&report("", None), Running, None), (true, "Running"));
+    assert_eq!(judge_ready(&report("pods are not ready", None), Running, None), (false, "Running"));
+    assert_eq!(judge_ready(&report("", None), Running, Some("failedUpdate")), (false, "failedUpdate"));
+    assert_eq!(judge_ready(&report("x", Some("ConfigurationError")), Pending, None), (false, "ConfigurationError"));
 }

@@ -75,9 +75,16 @@ fn nothing_is_asked_of_a_balancer_that_is_being_changed() {
 }
 
 #[test]
-fn a_balancer_in_error_or_lost_is_removed_to_be_created_anew() {
+fn a_balancer_in_error_is_removed_to_be_created_anew() {
     assert_eq!(actions(&world(Observed::Present(balancer("ERROR", None)))), [Action::RemoveBalancer]);
-    assert_eq!(actions(&world(Observed::Lost)), [Action::RemoveBalancer]);
+}
+
+#[test]
+fn what_the_cloud_does_not_show_is_forgotten_and_not_deleted() {
+    assert_eq!(actions(&world(Observed::Lost)), [Action::ForgetBalancer]);
+    let mut world = world(Observed::Present(balancer("ACTIVE", Some(pool("10.0.0.1")))));
+    world.address = Observed::Lost;
+    assert_eq!(actions(&world), [Action::ForgetAddress]);
 }
 
 #[test]
