@@ -26,6 +26,9 @@ use crate::{objects::pod::Pod, runtime};
 
 /// A pod that was to be evicted and is still there after this was not.
 const EVICTED_WITHIN: Duration = Duration::from_secs(120);
+/// The same for a pod that is no older than its eviction: it may as well have come in place of the one that was evicted, whose name it has. Who
+/// looks at clocks of several servers here only waits for less long.
+const REPLACED_WITHIN: Duration = Duration::from_secs(5);
 /// When to try again what failed, even if nothing changes.
 const RETRY: SignedDuration = SignedDuration::from_secs(30);
 
@@ -131,7 +134,12 @@ fn disrupted(
         if pod.is_being_deleted() || is_another {
             continue;
         }
-        let left = EVICTED_WITHIN.saturating_sub(seen.map_or(Duration::ZERO, |seen| seen.age));
+        let may_be_another = pod.created() >= *at;
+        let within = if may_be_another { REPLACED_WITHIN } else { EVICTED_WITHIN };
+        let left = within.saturating_sub(seen.map_or(Duration::ZERO, |seen| seen.age));
+        if left.is_zero() && may_be_another {
+            continue;
+        }
         if left.is_zero() {
             let meta = &world.budget.metadata;
             let text = |field: &Option<String>| field.clone().unwrap_or_default();

@@ -124,6 +124,22 @@ fn evicted_pods_do_not_count_until_they_are_seen_to_go() {
 }
 
 #[test]
+fn a_pod_that_is_as_young_as_its_eviction_is_not_taken_for_the_evicted_one_for_long() {
+    let mut it = world(json!({ "maxUnavailable": 2 }), pods(3, 0), 3);
+    let evicted = BTreeMap::from([("r0".to_owned(), Time(at_second(0)))]);
+    let status = PodDisruptionBudgetStatus { disrupted_pods: Some(evicted), ..Default::default() };
+    Arc::make_mut(&mut it.budget).status = Some(status);
+    let planned = |it: &mut World, age| {
+        let seen = SeenEviction { uid: Some(it.pods[0].uid().to_owned()), age: Duration::from_secs(age) };
+        it.evictions = BTreeMap::from([("r0".to_owned(), seen)]);
+        let plan = plan(it, at_second(110));
+        (plan.status.unwrap().disruptions_allowed, plan.requeue_at, plan.actions.len())
+    };
+    assert_eq!(planned(&mut it, 1), (Some(1), Some(at_second(114)), 0));
+    assert_eq!(planned(&mut it, 5), (Some(2), None, 0), "its successor: nobody failed to delete it");
+}
+
+#[test]
 fn a_budget_that_covers_nothing_says_so_once() {
     let mut it = world(json!({ "minAvailable": 0 }), vec![], 0);
     let first = plan(&it, at_second(100));
