@@ -114,8 +114,10 @@ pub async fn workloads_are_changed_in_waves_and_go_back_to_their_old_templates()
     assert_eq!(workloads(&cluster, "StatefulSet").get("db").await.unwrap().metadata.generation, before);
 
     // A newer version; then back by undo, which says the same about workloads as before.
-    change(&cluster, "shop", json!({"version": "v3", "workloads": shop("three"), "waves": null, "maxUnavailable": 3}))
-        .await;
+    let next = json!({
+        "version": "v3", "workloads": shop("three"), "waves": null, "maxUnavailable": 3, "progressDeadlineSeconds": 600,
+    });
+    change(&cluster, "shop", next).await;
     until_phase(&cluster, "shop", "Complete").await;
     change(&cluster, "shop", json!({"version": "v1"})).await;
     until_image(&cluster, "DaemonSet", "log", "shop:v1").await;
