@@ -30,19 +30,22 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// The variable in which the flooding process finds its token.
 const TOKEN: &str = "FLOOD_TOKEN";
 
-/// The token of a service account that may read and write.
-async fn make_account(admin: &Target, namespace: &str, name: &str) -> anyhow::Result<String> {
+/// The token of a service account that may read and write what a namespace usually has.
+pub async fn make_account(admin: &Target, namespace: &str, name: &str) -> anyhow::Result<String> {
     let mut connection = admin.connect().await?;
     let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
     let account = json!({ "metadata": { "name": name } });
     connection.call(Method::POST, &path, account.to_string().into()).await?;
-    let binding = json!({
-        "metadata": { "name": format!("{namespace}-{name}") },
-        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit" },
-        "subjects": [{ "kind": "ServiceAccount", "namespace": namespace, "name": name }],
-    });
-    let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
-    connection.call(Method::POST, bindings, binding.to_string().into()).await?;
+    // What `edit` is put together of, which is there without controllers too.
+    for role in ["system:aggregate-to-edit", "system:aggregate-to-view"] {
+        let binding = json!({
+            "metadata": { "name": format!("{namespace}-{name}-{role}") },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
+            "subjects": [{ "kind": "ServiceAccount", "namespace": namespace, "name": name }],
+        });
+        let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+        connection.call(Method::POST, bindings, binding.to_string().into()).await?;
+    }
     let review = json!({ "spec": { "expirationSeconds": 3600 } });
     let made = connection.call(Method::POST, &format!("{path}/{name}/token"), review.to_string().into()).await?;
     let made: Value = serde_json::from_slice(&made)?;

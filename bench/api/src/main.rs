@@ -55,6 +55,9 @@ struct Options {
     /// Connections that flood the server with LISTs
     #[arg(long, default_value_t = 400)]
     flood: usize,
+    /// Create, change and read as a service account with the role `edit`, not as an administrator, to whom neither roles nor fairness apply
+    #[arg(long)]
+    account: bool,
     /// Measure only what contains this word
     #[arg(long, default_value = "")]
     only: String,
@@ -99,6 +102,10 @@ async fn run(options: Options) -> anyhow::Result<()> {
     };
     let time = Duration::from_secs_f64(options.seconds);
     let namespace = load::make_namespace(&target).await.context("make a namespace to measure in")?;
+    let client = match options.account {
+        true => target.with_token(&flood::make_account(&target, &namespace, "measuring").await?),
+        false => target.clone(),
+    };
     for (kind, clients, upstream) in [
         (Kind::Create, 1, Some(541.0)),
         (Kind::Create, 16, Some(1398.0)),
@@ -114,7 +121,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
         if !report.wants(&name) {
             continue;
         }
-        let done = load::run(&target, &namespace, kind, clients, time).await.with_context(|| name.clone())?;
+        let done = load::run(&client, &namespace, kind, clients, time).await.with_context(|| name.clone())?;
         report.rate(&name, &done, upstream.map(|rate| ("upstream", rate)));
         if kind == Kind::Create && clients > 1 && spawned.is_some() {
             let raw = disk::store_rate(clients, time / 2)?;

@@ -152,9 +152,15 @@ impl Api {
 
     /// An object of the core group, if there is one.
     pub async fn core_object(&self, plural: &str, namespace: Option<&str>, name: &str) -> ApiResult<Option<Value>> {
-        let Some(d) = self.registry.find("", "v1", plural).filter(|_| keys::is_segment(name)) else { return Ok(None) };
-        let (entry, _) = self.store.get(&keys::key(d, namespace, name)).await?;
+        let Some(d) = self.registry.find("", "v1", plural) else { return Ok(None) };
+        let entry = self.core_entry(plural, namespace, name).await?;
         entry.map(|entry| object::parse(d, &entry)).transpose()
+    }
+
+    /// An object of the core group as it is stored.
+    pub async fn core_entry(&self, plural: &str, namespace: Option<&str>, name: &str) -> ApiResult<Option<Arc<Entry>>> {
+        let Some(d) = self.registry.find("", "v1", plural).filter(|_| keys::is_segment(name)) else { return Ok(None) };
+        Ok(self.store.get(&keys::key(d, namespace, name)).await?.0)
     }
 
     /// The stored object a request names.

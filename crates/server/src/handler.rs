@@ -4,11 +4,11 @@ use std::{borrow::Cow, future::Future, net::IpAddr, panic::AssertUnwindSafe, pat
 
 use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
-use http::{HeaderValue, Method, Request, StatusCode, Version, header, request::Parts};
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Version, header, request::Parts};
 use http_body_util::BodyExt;
 use jiff::Timestamp;
 use mainstay_api::{descriptor::Subresource, strategy::SpecPart};
-use mainstay_store::Store;
+use mainstay_store::{List, Store};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -30,7 +30,7 @@ use crate::{
         reviews, rotate_key,
     },
     fence::Fence,
-    flowcontrol::RequestDigest,
+    flowcontrol::{ListSize, RequestDigest},
     http::{
         fairness::{Flow, source_network},
         negotiate,
@@ -82,8 +82,8 @@ pub struct Handler {
 }
 
 /// Which FlowSchema and PriorityLevelConfiguration a request was classified by.
-const FLOW_SCHEMA_UID: &str = "x-kubernetes-pf-flowschema-uid";
-const PRIORITY_LEVEL_UID: &str = "x-kubernetes-pf-prioritylevel-uid";
+static FLOW_SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
+static PRIORITY_LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 
 /// The store, among outages.
 const STORE: &str = "store";
@@ -217,7 +217,7 @@ impl Handler {
             let mut response = answer.unwrap_or_else(|error| error.into_response());
             if let Some(flow) = &info.flow {
                 let schema = &flow.schema;
-                for (name, uid) in [(FLOW_SCHEMA_UID, &schema.uid), (PRIORITY_LEVEL_UID, &schema.level.uid)] {
+                for (name, uid) in [(&FLOW_SCHEMA_UID, &schema.uid), (&PRIORITY_LEVEL_UID, &schema.level.uid)] {
                     if let Some(uid) = uid {
                         response.headers_mut().insert(name, uid.clone());
                     }
@@ -288,10 +288,6 @@ impl Handler {
                 info.deprecation = warnings::deprecation(d).or(info.deprecation.take());
             }
         }
-        if let Some(audit) = AuditContext::from_parts(parts) {
-            let asked = Attributes::from_request(&parts.method, path, &route, &query);
-            audit.describe(parts, caller, Some(&user), asked.verb, &route);
-        }
         let kind = match parts.method {
             _ if watch || relayed => RequestKind::LongRunning,
             Method::GET | Method::HEAD => RequestKind::ReadOnly,
@@ -300,7 +296,13 @@ impl Handler {
         let flow = matches!(caller, Caller::Network { .. }).then(|| Flow::of_request(&user, &route));
         let mut seat = {
             let asked = Attributes::from_request(&parts.method, path, &route, &query);
-            let width = self.seats_of_request(&asked, &route, info, &query);
+            if let Some(audit) = AuditContext::from_parts(parts) {
+                audit.describe(parts, caller, Some(&user), asked.verb, &route);
+            }
+            let width = match flow {
+                Some(_) => self.seats_of_request(&asked, &route, info, &query).await,
+                None => 1,
+            };
             self.seat(flow, &user, &asked, kind, width, info)
         };
         seat.take().await?;
@@ -374,10 +376,24 @@ impl Handler {
     }
 
     /// A LIST takes as many seats as it has objects and bytes to show for it.
-    fn seats_of_request(&self, asked: &Attributes<'_>, route: &Route<'_>, info: &RequestInfo, query: &Query) -> usize {
+    async fn seats_of_request(
+        &self,
+        asked: &Attributes<'_>,
+        route: &Route<'_>,
+        info: &RequestInfo,
+        query: &Query,
+    ) -> usize {
         let (Route::Resource(route), Some(d), "list") = (route, &info.resource, asked.verb) else { return 1 };
         let prefix = keys::prefix(d, route.namespace.as_deref());
-        self.api.list_sizes.seats(&prefix, query.limit)
+        if let Some(seats) = self.api.list_sizes.seats(&prefix, query.limit) {
+            return seats;
+        }
+        // A flood must not get in for the price of a short list until the first of its LISTs is through.
+        let first = List { prefix: &prefix, limit: Some(1), ..List::default() };
+        if let Ok(first) = self.api.store.list_any(first).await {
+            self.api.list_sizes.record(&prefix, ListSize::estimate(&first.entries, first.remaining));
+        }
+        self.api.list_sizes.seats(&prefix, query.limit).unwrap_or(1)
     }
 
     /// Who asks: whoever the connection belongs to, or else whoever the token names.
@@ -387,7 +403,7 @@ impl Handler {
             Caller::Network { user: None, .. } => {
                 let token = bearer::presented(&parts.headers).ok_or_else(ApiError::unauthorized)?;
                 let user = Box::pin(bearer::user(&self.api, token, Timestamp::now())).await?;
-                Ok(Arc::new(user.ok_or_else(ApiError::unauthorized)?))
+                user.ok_or_else(ApiError::unauthorized)
             }
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! `bench-api --spawn target/release/bench-api-server` then measures what requests cost by themselves, and a change of the
 //! request path is measured without building the rest of the program. It takes the arguments with which `bench-api`
-//! starts `mainstay`.
+//! starts `mainstay`. With `BENCH_AUDIT=1` in its environment it writes an audit log as `mainstay` does, and with `BENCH_ENCRYPTION=1` it encrypts
+//! Secrets, so that what each of them costs can be told.
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
@@ -10,14 +11,16 @@ use clap::Parser;
 use mainstay_api::registry::Registry;
 use mainstay_server::{
     api::Api,
+    audit::{Audit, Policy, Rotation},
     bootstrap,
     handler::Handler,
     pki::{self, Pki},
     serve::{self, Listener},
     settings::Settings,
+    storage::{Writers, encryption::Encryption},
     volatile_prefixes,
 };
-use mainstay_store::{Embedded, embedded};
+use mainstay_store::{Embedded, Store, embedded};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -49,19 +52,34 @@ async fn run(listen: SocketAddr, data_dir: PathBuf) -> anyhow::Result<()> {
     let volatile = volatile_prefixes(&Registry::builtin());
     let store = Embedded::open(data_dir.join("store"), embedded::Options { volatile, ..Default::default() })?;
     let store = Arc::new(store);
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    let served: Arc<dyn Store> = if is_set("BENCH_ENCRYPTION") {
+        let file = data_dir.join("encryption.yaml");
+        Encryption::open(store.clone(), file, Registry::builtin(), Writers::Ourselves).await?.store()
+    } else {
+        store.clone()
+    };
     let names = serve::names(listen, &[], [10, 96, 0, 1].into());
     let pki = Pki::open(&data_dir.join("pki"), &names)?;
     let listener = Listener::bind(listen, &pki).await?;
     let address = listener.address()?;
     let stop = CancellationToken::new();
-    let api = Api::new(Registry::builtin(), store.clone(), Settings::default());
-    let handler = Arc::new(Handler::new(api, stop.clone()).with_ca(&pki.ca));
+    let api = Api::new(Registry::builtin(), served, Settings::default());
+    let rotation = Rotation { max_bytes: 100 << 20, max_backups: 2, max_age_days: 0 };
+    let open = || Audit::open(Policy::built_in(), data_dir.join("audit/audit.log"), rotation);
+    let audit = is_set("BENCH_AUDIT").then(open).transpose()?;
+    let handler = Arc::new(Handler::new(api, stop.clone()).with_ca(&pki.ca).with_audit(audit.clone()));
     bootstrap::bootstrap(&handler, address).await?;
     pki::write_private(&data_dir.join("admin.kubeconfig"), &pki.kubeconfig(&format!("https://{address}")))?;
+    let keeping = tokio::spawn(bootstrap::keep(handler.clone(), address, stop.clone()));
     let serving = tokio::spawn(listener.run(handler, stop.clone(), Duration::from_secs(5)));
     signal(SignalKind::terminate())?.recv().await;
     stop.cancel();
     serving.await?;
+    keeping.await?;
+    if let Some(audit) = audit {
+        audit.close();
+    }
     store.close().await?;
     Ok(())
 }

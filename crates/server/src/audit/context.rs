@@ -1,20 +1,24 @@
 //! What is known of a request for its audit events, collected while it passes through the handler.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering::Relaxed},
+use std::{
+    borrow::Cow,
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use bytes::Bytes;
 use futures::StreamExt;
-use http::{HeaderValue, Method, StatusCode, request::Parts};
+use http::{HeaderName, HeaderValue, Method, StatusCode, header::AsHeaderName, request::Parts};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
 use super::{
     Audit,
-    event::{Event, ObjectReference, RequestRecord},
-    policy::{Level, Stage, Subject, Target},
+    event::{AuditId, Event, RequestRecord},
+    policy::{Level, Stage, Stages, Subject, Target},
 };
 use crate::{
     auth::User,
@@ -25,7 +29,7 @@ use crate::{
     },
 };
 
-const HEADER: &str = "audit-id";
+static HEADER: HeaderName = HeaderName::from_static("audit-id");
 /// Longest identifier that a client may choose.
 const LONGEST_ID: usize = 64;
 /// Annotations of admission plugins that one event has, and how much of each.
@@ -42,7 +46,7 @@ const CLIENT_LEFT_STATUS: &[u8] =
 /// Travels with a request, among its extensions.
 pub struct AuditContext {
     audit: Arc<Audit>,
-    id: Arc<str>,
+    id: AuditId,
     received: Timestamp,
     record: Mutex<Described>,
     is_answered: AtomicBool,
@@ -52,14 +56,15 @@ pub struct AuditContext {
 enum Described {
     NotYet,
     NotLogged,
-    Logged { request: Arc<RequestRecord>, omit_stages: Vec<Stage> },
+    Logged { request: Arc<RequestRecord>, omit_stages: Stages },
 }
 
 impl AuditContext {
     pub fn new(audit: Arc<Audit>, parts: &Parts) -> Self {
-        let given = parts.headers.get(HEADER).and_then(|id| id.to_str().ok());
+        let given = parts.headers.get(&HEADER).and_then(|id| id.to_str().ok());
         let given = given.filter(|id| (1..=LONGEST_ID).contains(&id.len()));
-        let id = given.map_or_else(new_id, Into::into);
+        let random = || AuditId::Random(uuid::Builder::from_random_bytes(fastrand::u128(..).to_be_bytes()).into_uuid());
+        let id = given.map_or_else(random, |id| AuditId::Given(id.into()));
         Self {
             audit,
             id,
@@ -91,13 +96,14 @@ impl AuditContext {
             audit_id: self.id.clone(),
             level: verdict.level,
             omit_managed_fields: verdict.omit_managed_fields,
-            uri: parts.uri.path_and_query().map_or_else(String::new, |uri| uri.as_str().to_owned()),
-            verb: verb.to_owned(),
+            uri: parts.uri.path_and_query().map_or_else(Box::default, |uri| uri.as_str().into()),
+            verb: known_verb(verb),
             user: user.cloned(),
             impersonated: None,
-            sources: sources(parts, caller),
-            user_agent: header(parts, "user-agent"),
-            object: if let Route::Resource(resource) = route { Some(reference(resource)) } else { None },
+            forwarded_for: forwarded_for(parts, caller),
+            source: if let Caller::Network { source, .. } = caller { Some(*source) } else { None },
+            user_agent: header(parts, http::header::USER_AGENT).map(Into::into),
+            is_resource: matches!(route, Route::Resource(_)),
             body: None,
             received: self.received,
             authorization: None,
@@ -140,8 +146,8 @@ impl AuditContext {
     /// Takes the body that was sent, as far as it is logged: whole from level Request on, else for the name of what is created.
     pub fn set_body(&self, method: &Method, body: &Bytes) {
         self.change(|request| {
-            let is_unnamed = *method == Method::POST && request.object.as_ref().is_some_and(|o| o.name.is_empty());
-            if !body.is_empty() && (request.level >= Level::Request || is_unnamed) {
+            let is_unnamed = || request.resource().is_some_and(|resource| resource.name.is_none());
+            if !body.is_empty() && (request.level >= Level::Request || (*method == Method::POST && is_unnamed())) {
                 request.body = Some(body.clone());
             }
         });
@@ -165,8 +171,8 @@ impl AuditContext {
         if matches!(*self.record.lock(), Described::NotYet) {
             self.describe_unknown(parts, caller);
         }
-        if let Ok(id) = HeaderValue::from_str(&self.id) {
-            response.headers_mut().insert(HEADER, id);
+        if let Ok(id) = self.id.with_text(HeaderValue::from_str) {
+            response.headers_mut().insert(&HEADER, id);
         }
         let level = match &*self.record.lock() {
             Described::Logged { request, .. } => request.level,
@@ -219,7 +225,7 @@ impl AuditContext {
 
     fn emit(&self, stage: Stage, code: Option<StatusCode>, response: Option<Bytes>) {
         let request = match &*self.record.lock() {
-            Described::Logged { request, omit_stages } if !omit_stages.contains(&stage) => request.clone(),
+            Described::Logged { request, omit_stages } if !omit_stages.contains(stage) => request.clone(),
             Described::Logged { .. } | Described::NotYet | Described::NotLogged => return,
         };
         let code = code.map(|code| code.as_u16());
@@ -270,35 +276,25 @@ fn target<'a>(route: &'a ResourceRoute<'a>) -> Target<'a> {
     }
 }
 
-fn reference(route: &ResourceRoute<'_>) -> ObjectReference {
-    let text = |part: &Option<std::borrow::Cow<'_, str>>| part.as_deref().unwrap_or_default().to_owned();
-    ObjectReference {
-        group: route.group.to_string(),
-        version: route.version.to_string(),
-        resource: route.plural.to_string(),
-        subresource: text(&route.subresource),
-        namespace: text(&route.namespace),
-        name: text(&route.name),
-    }
+/// The beginning of a header.
+fn header(parts: &Parts, name: impl AsHeaderName) -> Option<&str> {
+    let text = parts.headers.get(name)?.to_str().ok()?;
+    Some(&text[..text.floor_char_boundary(1024)])
 }
 
-fn header(parts: &Parts, name: &str) -> Option<String> {
-    parts.headers.get(name).and_then(|value| value.to_str().ok()).map(|text| text.chars().take(1024).collect())
-}
-
-/// The addresses that a request came by, the client's own first, as far as proxies tell the truth.
-fn sources(parts: &Parts, caller: &Caller) -> Vec<String> {
-    let Caller::Network { source, .. } = caller else { return Vec::new() };
+/// The addresses that a request came by before it came to us, as far as proxies tell the truth.
+fn forwarded_for(parts: &Parts, caller: &Caller) -> Vec<IpAddr> {
+    let Caller::Network { .. } = caller else { return Vec::new() };
     let forwarded = header(parts, "x-forwarded-for").unwrap_or_default();
-    let addresses = forwarded.split(',').map(str::trim).filter(|text| text.parse::<std::net::IpAddr>().is_ok());
-    let mut sources: Vec<String> = addresses.map(str::to_owned).collect();
-    let own = source.to_string();
-    if sources.last() != Some(&own) {
-        sources.push(own);
-    }
-    sources
+    forwarded.split(',').filter_map(|text| text.trim().parse().ok()).collect()
 }
 
-fn new_id() -> Arc<str> {
-    uuid::Builder::from_random_bytes(fastrand::u128(..).to_be_bytes()).into_uuid().to_string().into()
+/// A verb without a copy, unless it is a method that nobody knows.
+fn known_verb(verb: &str) -> Cow<'static, str> {
+    const KNOWN: [&str; 11] =
+        ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "post", "put", "connect"];
+    match KNOWN.iter().find(|known| **known == verb) {
+        Some(known) => Cow::Borrowed(*known),
+        None => Cow::Owned(verb.to_owned()),
+    }
 }

@@ -1,29 +1,71 @@
 //! One audit event, and its JSON.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
 use jiff::Timestamp;
 use mainstay_api::protobuf;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde::{
+    Deserialize, Serialize, Serializer,
+    ser::{SerializeMap, SerializeSeq},
+};
+use serde_json::Value;
+use uuid::Uuid;
 
 use super::policy::{Level, Stage};
-use crate::auth::User;
+use crate::{
+    auth::User,
+    http::route::{ResourceRoute, Route},
+};
 
-/// What is the same at all stages of a request.
+/// What a request is known by in the log.
+#[derive(Clone, Debug)]
+pub enum AuditId {
+    Random(Uuid),
+    /// Chosen by the client.
+    Given(Arc<str>),
+}
+
+impl AuditId {
+    /// Runs `look` on it as text.
+    pub fn with_text<T>(&self, look: impl FnOnce(&str) -> T) -> T {
+        match self {
+            Self::Random(uuid) => look(uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer())),
+            Self::Given(text) => look(text),
+        }
+    }
+}
+
+impl Default for AuditId {
+    fn default() -> Self {
+        Self::Random(Uuid::nil())
+    }
+}
+
+impl Serialize for AuditId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.with_text(|text| serializer.serialize_str(text))
+    }
+}
+
+/// What is the same at all stages of a request. It is made for every request that is logged, so it has what the request has
+/// as it came; the thread that writes the log takes it apart.
 #[derive(Clone, Debug, Default)]
 pub struct RequestRecord {
-    pub audit_id: Arc<str>,
+    pub audit_id: AuditId,
     pub level: Level,
     pub omit_managed_fields: bool,
-    pub uri: String,
-    pub verb: String,
+    /// Path and query.
+    pub uri: Box<str>,
+    pub verb: Cow<'static, str>,
     pub user: Option<Arc<User>>,
     pub impersonated: Option<Arc<User>>,
-    pub sources: Vec<String>,
-    pub user_agent: Option<String>,
-    pub object: Option<ObjectReference>,
+    /// The addresses that proxies say the request came by, the client's own first.
+    pub forwarded_for: Vec<IpAddr>,
+    pub source: Option<IpAddr>,
+    pub user_agent: Option<Box<str>>,
+    /// Whether the path is that of a resource.
+    pub is_resource: bool,
     /// What was sent; at level Metadata only for the name of a new object.
     pub body: Option<Bytes>,
     pub received: Timestamp,
@@ -31,16 +73,6 @@ pub struct RequestRecord {
     pub authorization: Option<(bool, String)>,
     /// What admission plugins say: key and value, each key once.
     pub annotations: Vec<(String, String)>,
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct ObjectReference {
-    pub group: String,
-    pub version: String,
-    pub resource: String,
-    pub subresource: String,
-    pub namespace: String,
-    pub name: String,
 }
 
 /// One stage of a request.
@@ -61,50 +93,75 @@ impl Event {
         1024 + body(&self.request.body) + body(&self.response)
     }
 
-    /// As one line.
-    pub fn to_line(&self) -> Vec<u8> {
+    /// Appends it as one line.
+    pub fn write_line(&self, line: &mut Vec<u8>) {
         let request = &*self.request;
+        let resource = request.resource();
         let logs_request = request.level >= Level::Request;
         let sent = request.body.as_deref().filter(|_| logs_request).and_then(object_in);
         let named = request.body.as_deref().and_then(metadata_in).unwrap_or_default();
         let answered = self.response.as_deref().and_then(object_in);
-        let event = WireEvent {
-            kind: "Event",
-            api_version: "audit.k8s.io/v1",
-            level: request.level.name(),
-            audit_id: &request.audit_id,
-            stage: self.stage.name(),
-            request_uri: &request.uri,
-            verb: &request.verb,
-            user: request.user.as_deref().map_or_else(WireUser::default, WireUser::new),
-            impersonated_user: request.impersonated.as_deref().map(WireUser::new),
-            source_ips: &request.sources,
-            user_agent: request.user_agent.as_deref(),
-            object_ref: request.object.as_ref().map(|object| WireReference::new(object, &named)),
-            response_status: self.code.map(|code| status(code, answered.as_ref())),
-            request_object: sent.map(|object| request.without_managed_fields(object)),
-            response_object: answered
-                .filter(|_| request.level >= Level::RequestResponse)
-                .map(|object| request.without_managed_fields(object)),
-            request_received_timestamp: micros(request.received),
-            stage_timestamp: micros(self.at),
-            annotations: request.wire_annotations(),
-        };
-        let mut line = serde_json::to_vec(&event).unwrap_or_default();
-        line.push(b'\n');
-        line
+        let mut line = LineWriter(line);
+        line.raw(r#"{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":""#);
+        line.raw(request.level.name());
+        line.raw(r#"","auditID":"#);
+        line.value(&request.audit_id);
+        line.raw(r#","stage":""#);
+        line.raw(self.stage.name());
+        line.raw(r#"","requestURI":"#);
+        line.value(&request.uri);
+        line.raw(r#","verb":"#);
+        line.value(&request.verb);
+        line.raw(r#","user":"#);
+        line.value(&request.user.as_deref().map_or_else(WireUser::default, WireUser::new));
+        line.field(r#","impersonatedUser":"#, request.impersonated.as_deref().map(WireUser::new));
+        line.field(r#","sourceIPs":"#, Some(Addresses(request)).filter(|sources| !sources.is_empty()));
+        line.field(r#","userAgent":"#, request.user_agent.as_ref());
+        line.field(r#","objectRef":"#, resource.as_ref().map(|object| WireReference::new(object, &named)));
+        line.field(r#","responseStatus":"#, self.code.map(|code| WireStatus::new(code, answered.as_ref())));
+        line.field(r#","requestObject":"#, sent.map(|object| request.without_managed_fields(object)));
+        let logs_response = request.level >= Level::RequestResponse;
+        let answered = answered.filter(|_| logs_response);
+        line.field(r#","responseObject":"#, answered.map(|object| request.without_managed_fields(object)));
+        line.raw(r#","requestReceivedTimestamp":"#);
+        line.value(&Micros(request.received));
+        line.raw(r#","stageTimestamp":"#);
+        line.value(&Micros(self.at));
+        line.field(r#","annotations":"#, Some(Annotations(request)).filter(|annotations| !annotations.is_empty()));
+        line.raw("}\n");
+    }
+}
+
+/// Appends JSON to a line. An event has two dozen fields, of which the names need neither be looked at nor escaped.
+struct LineWriter<'a>(&'a mut Vec<u8>);
+
+impl LineWriter<'_> {
+    fn raw(&mut self, text: &str) {
+        self.0.extend_from_slice(text.as_bytes());
+    }
+
+    fn value(&mut self, value: &impl Serialize) {
+        serde_json::to_writer(&mut *self.0, value).expect("writing JSON to memory cannot fail");
+    }
+
+    /// With its name, if there is a value.
+    fn field(&mut self, name: &str, value: Option<impl Serialize>) {
+        if let Some(value) = value {
+            self.raw(name);
+            self.value(&value);
+        }
     }
 }
 
 impl RequestRecord {
-    fn wire_annotations(&self) -> BTreeMap<&str, &str> {
-        let mut annotations: BTreeMap<&str, &str> =
-            self.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        if let Some((is_allowed, reason)) = &self.authorization {
-            annotations.insert("authorization.k8s.io/decision", if *is_allowed { "allow" } else { "forbid" });
-            annotations.insert("authorization.k8s.io/reason", reason);
-        }
-        annotations
+    /// What the path names, if it is that of a resource.
+    pub fn resource(&self) -> Option<ResourceRoute<'_>> {
+        let path = self.uri.split('?').next().filter(|_| self.is_resource)?;
+        // What another server serves may have a path that goes on.
+        [Route::parse, Route::parse_prefix].into_iter().find_map(|parse| match parse(path) {
+            Some(Route::Resource(route)) => Some(route),
+            _ => None,
+        })
     }
 
     fn without_managed_fields(&self, mut object: Value) -> Value {
@@ -121,37 +178,62 @@ impl RequestRecord {
     }
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct WireEvent<'a> {
-    kind: &'a str,
-    api_version: &'a str,
-    level: &'a str,
-    #[serde(rename = "auditID")]
-    audit_id: &'a str,
-    stage: &'a str,
-    #[serde(rename = "requestURI")]
-    request_uri: &'a str,
-    verb: &'a str,
-    user: WireUser<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    impersonated_user: Option<WireUser<'a>>,
-    #[serde(rename = "sourceIPs", skip_serializing_if = "<[_]>::is_empty")]
-    source_ips: &'a [String],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    user_agent: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    object_ref: Option<WireReference<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    response_status: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    request_object: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    response_object: Option<Value>,
-    request_received_timestamp: String,
-    stage_timestamp: String,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    annotations: BTreeMap<&'a str, &'a str>,
+/// The addresses that a request came by.
+struct Addresses<'a>(&'a RequestRecord);
+
+impl Addresses<'_> {
+    fn is_empty(&self) -> bool {
+        self.0.forwarded_for.is_empty() && self.0.source.is_none()
+    }
+}
+
+impl Serialize for Addresses<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let RequestRecord { forwarded_for, source, .. } = self.0;
+        let mut list = serializer.serialize_seq(None)?;
+        for address in forwarded_for.iter().chain(source.iter().filter(|own| forwarded_for.last() != Some(own))) {
+            list.serialize_element(address)?;
+        }
+        list.end()
+    }
+}
+
+/// What is said about a request beside who asked for what.
+struct Annotations<'a>(&'a RequestRecord);
+
+impl Annotations<'_> {
+    fn is_empty(&self) -> bool {
+        self.0.annotations.is_empty() && self.0.authorization.is_none()
+    }
+}
+
+const DECISION: &str = "authorization.k8s.io/decision";
+const REASON: &str = "authorization.k8s.io/reason";
+
+impl Serialize for Annotations<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        if let Some((is_allowed, reason)) = &self.0.authorization {
+            map.serialize_entry(DECISION, if *is_allowed { "allow" } else { "forbid" })?;
+            map.serialize_entry(REASON, reason)?;
+        }
+        for (key, value) in &self.0.annotations {
+            // No plugin speaks for the authorizer.
+            if self.0.authorization.is_none() || ![DECISION, REASON].contains(&key.as_str()) {
+                map.serialize_entry(key, value)?;
+            }
+        }
+        map.end()
+    }
+}
+
+/// A time in microseconds, as Go's `MicroTime`.
+struct Micros(Timestamp);
+
+impl Serialize for Micros {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:.6}", self.0))
+    }
 }
 
 /// Without fields for those who have not logged in.
@@ -195,31 +277,53 @@ struct WireReference<'a> {
 
 impl<'a> WireReference<'a> {
     /// What the path leaves open, the object says that was sent.
-    fn new(object: &'a ObjectReference, sent: &'a NamedMetadata) -> Self {
+    fn new(object: &'a ResourceRoute<'a>, sent: &'a NamedMetadata) -> Self {
+        let text = |part: &'a Option<Cow<'a, str>>| part.as_deref().unwrap_or_default();
         let or = |own: &'a str, sent: &'a str| if own.is_empty() { sent } else { own };
         Self {
-            resource: &object.resource,
-            namespace: or(&object.namespace, &sent.namespace),
-            name: or(&object.name, &sent.name),
+            resource: &object.plural,
+            namespace: or(text(&object.namespace), &sent.namespace),
+            name: or(text(&object.name), &sent.name),
             uid: &sent.uid,
             api_group: &object.group,
             api_version: &object.version,
             resource_version: &sent.resource_version,
-            subresource: &object.subresource,
+            subresource: text(&object.subresource),
         }
     }
 }
 
-fn status(code: u16, answered: Option<&Value>) -> Value {
-    let mut status = json!({ "metadata": {}, "code": code });
-    if let Some(refusal) = answered.filter(|body| code >= 400 && body["kind"] == "Status") {
-        for field in ["status", "message", "reason", "details"] {
-            if let Some(value) = refusal.get(field) {
-                status[field] = value.clone();
-            }
+/// How a request was answered: of a refusal its `Status`, of all else the code.
+#[derive(Serialize)]
+struct WireStatus<'a> {
+    metadata: NoFields,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<&'a Value>,
+    code: u16,
+}
+
+#[derive(Serialize)]
+struct NoFields {}
+
+impl<'a> WireStatus<'a> {
+    fn new(code: u16, answered: Option<&'a Value>) -> Self {
+        let refusal = answered.filter(|body| code >= 400 && body["kind"] == "Status");
+        let field = |name| refusal.and_then(|refusal| refusal.get(name));
+        Self {
+            metadata: NoFields {},
+            status: field("status"),
+            message: field("message"),
+            reason: field("reason"),
+            details: field("details"),
+            code,
         }
     }
-    status
 }
 
 /// What a new object is called.
@@ -251,6 +355,69 @@ fn object_in(body: &[u8]) -> Option<Value> {
     if body.starts_with(protobuf::MAGIC) { protobuf::decode(body).ok() } else { serde_json::from_slice(body).ok() }
 }
 
-fn micros(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn line(request: RequestRecord) -> Value {
+        let at = "2026-11-18T01:02:03.0045678Z".parse().unwrap();
+        let event =
+            Event { request: request.into(), stage: Stage::ResponseComplete, at, code: Some(200), response: None };
+        let mut line = Vec::new();
+        event.write_line(&mut line);
+        assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+        serde_json::from_slice(&line).unwrap()
+    }
+
+    #[test]
+    fn a_line_says_who_did_what_to_which_object() {
+        let line = line(RequestRecord {
+            uri: "/apis/apps/v1/namespaces/shop/deployments/a%20b/scale?dryRun=All".into(),
+            verb: "update".into(),
+            user: Some(Arc::new(User::authenticated("ann".to_owned(), vec!["devs".to_owned()]))),
+            forwarded_for: vec![[192, 0, 2, 1].into()],
+            source: Some([10, 0, 0, 1].into()),
+            is_resource: true,
+            authorization: Some((true, "because".to_owned())),
+            annotations: vec![
+                ("authorization.k8s.io/decision".to_owned(), "forbid".to_owned()),
+                ("pod-security.kubernetes.io/x".to_owned(), "y".to_owned()),
+            ],
+            ..Default::default()
+        });
+        assert_eq!(
+            line,
+            json!({
+                "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": "None", "stage": "ResponseComplete",
+                "auditID": "00000000-0000-0000-0000-000000000000", "verb": "update",
+                "requestURI": "/apis/apps/v1/namespaces/shop/deployments/a%20b/scale?dryRun=All",
+                "user": { "username": "ann", "groups": ["devs", "system:authenticated"] },
+                "sourceIPs": ["192.0.2.1", "10.0.0.1"],
+                "objectRef": {
+                    "resource": "deployments", "namespace": "shop", "name": "a b", "apiGroup": "apps",
+                    "apiVersion": "v1", "subresource": "scale",
+                },
+                "responseStatus": { "metadata": {}, "code": 200 },
+                "requestReceivedTimestamp": "1970-01-01T00:00:00.000000Z",
+                "stageTimestamp": "2026-11-18T01:02:03.004567Z",
+                "annotations": {
+                    "authorization.k8s.io/decision": "allow", "authorization.k8s.io/reason": "because",
+                    "pod-security.kubernetes.io/x": "y",
+                },
+            })
+        );
+    }
+
+    #[test]
+    fn a_path_that_is_no_resource_names_none_and_one_of_another_server_goes_on_behind_it() {
+        let resource = |uri: &str, is_resource| {
+            let request = RequestRecord { uri: uri.into(), is_resource, ..Default::default() };
+            line(request).get("objectRef").map(|object| object["name"].clone())
+        };
+        assert_eq!(resource("/api/v1/nodes/a", false), None);
+        assert_eq!(resource("/api/v1/nodes/a?x=/b", true), Some("a".into()));
+        assert_eq!(resource("/apis/g/v1/namespaces/n/things/t/sub/and/more", true), Some("t".into()));
+    }
 }

@@ -1,30 +1,34 @@
 //! The file that audit events are written to, by a thread of its own.
 //!
 //! The queue is bounded in events and in bytes, the file and its older parts in size, number and age. Whatever holds up the disk
-//! holds up this thread alone: events that find no room are dropped and counted.
+//! holds up this thread alone: events that find no room are dropped and counted. The thread takes all that is queued at once, so that whoever
+//! queues an event wakes it only when the queue was empty.
 
 use std::{
     fs::{self, File},
     io::{self, BufWriter, Write},
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-        mpsc::{Receiver, SyncSender, sync_channel},
-    },
+    sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant, SystemTime},
 };
 
 use jiff::Timestamp;
 use mainstay_files::{append_private, create_private_dir};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Condvar, Mutex};
 use prometheus_client::{metrics::counter::Counter, registry::Registry};
 
 use super::event::Event;
 
 const QUEUE_EVENTS: usize = 10_000;
 const QUEUE_BYTES: usize = 64 << 20;
+/// After this many written events those who queue some have their room.
+const EVENTS_BETWEEN_LOCKS: usize = 64;
+/// The most that goes to the file in one call.
+const WRITE_BYTES: usize = 64 << 10;
+/// Room that is kept between times of business.
+const MAX_IDLE_EVENTS: usize = 512;
+const MAX_IDLE_LINE: usize = 16 << 10;
 /// How long events wait for others to be written with: the writer wakes once for all of them.
 const GATHER: Duration = Duration::from_millis(10);
 /// A warning about lost events is worth repeating after this.
@@ -42,11 +46,88 @@ pub struct Rotation {
 }
 
 pub struct AuditLog {
-    queue: RwLock<Option<SyncSender<Event>>>,
-    queued_bytes: Arc<AtomicUsize>,
+    queue: Arc<EventQueue>,
     writer: Mutex<Option<JoinHandle<()>>>,
     metrics: AuditMetrics,
     warned: Mutex<Option<Instant>>,
+}
+
+/// Events on their way to the thread that writes them.
+#[derive(Default)]
+struct EventQueue {
+    state: Mutex<QueueState>,
+    /// Something is queued, or nothing will be any more.
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct QueueState {
+    events: Vec<Event>,
+    /// Memory of the events that are queued or being written.
+    bytes: usize,
+    /// How many are being written.
+    taken: usize,
+    is_closed: bool,
+}
+
+/// What became of an event.
+enum Pushed {
+    Queued,
+    NoRoom,
+    /// The server stops.
+    Closed,
+}
+
+impl EventQueue {
+    fn push(&self, event: Event) -> Pushed {
+        let weight = event.weight();
+        let mut state = self.state.lock();
+        if state.is_closed {
+            return Pushed::Closed;
+        }
+        if state.bytes + weight > QUEUE_BYTES || state.events.len() + state.taken >= QUEUE_EVENTS {
+            return Pushed::NoRoom;
+        }
+        state.bytes += weight;
+        state.events.push(event);
+        let is_first = state.events.len() == 1;
+        drop(state);
+        if is_first {
+            self.wake.notify_one();
+        }
+        Pushed::Queued
+    }
+
+    /// Waits until something is queued and swaps it for `emptied`; false once the queue is closed and empty.
+    fn take(&self, emptied: &mut Vec<Event>) -> bool {
+        let mut state = self.state.lock();
+        while state.events.is_empty() {
+            if state.is_closed {
+                return false;
+            }
+            self.wake.wait(&mut state);
+        }
+        if !state.is_closed {
+            drop(state);
+            std::thread::sleep(GATHER);
+            state = self.state.lock();
+        }
+        std::mem::swap(&mut state.events, emptied);
+        state.taken = emptied.len();
+        true
+    }
+
+    /// Makes room: so many events, of this weight, were written.
+    fn finish(&self, events: usize, bytes: usize) {
+        let mut state = self.state.lock();
+        state.taken -= events;
+        state.bytes -= bytes;
+    }
+
+    fn close(&self) {
+        self.state.lock().is_closed = true;
+        self.wake.notify_one();
+    }
 }
 
 #[derive(Clone, Default)]
@@ -58,14 +139,12 @@ struct AuditMetrics {
 impl AuditLog {
     pub fn open(path: PathBuf, rotation: Rotation) -> io::Result<Self> {
         let metrics = AuditMetrics::default();
-        let (queue, events) = sync_channel(QUEUE_EVENTS);
-        let queued_bytes = Arc::new(AtomicUsize::new(0));
+        let queue = Arc::new(EventQueue::default());
         let mut file = RotatedFile::open(path, rotation)?;
-        let (bytes, counted) = (queued_bytes.clone(), metrics.clone());
-        let run = move || write_all(&events, &mut file, &bytes, &counted);
+        let (events, counted) = (queue.clone(), metrics.clone());
+        let run = move || write_all(&events, &mut file, &counted);
         let writer = std::thread::Builder::new().name("audit".into()).spawn(run)?;
-        let (queue, writer) = (RwLock::new(Some(queue)), Mutex::new(Some(writer)));
-        Ok(Self { queue, queued_bytes, writer, metrics, warned: Mutex::new(None) })
+        Ok(Self { queue, writer: Mutex::new(Some(writer)), metrics, warned: Mutex::new(None) })
     }
 
     pub fn metrics(&self) -> Registry {
@@ -78,15 +157,14 @@ impl AuditLog {
 
     /// Queues an event if there is room. Never waits.
     pub fn send(&self, event: Event) {
-        let queue = self.queue.read();
-        let Some(queue) = &*queue else { return }; // the server stops
-        let weight = event.weight();
-        let has_room = self.queued_bytes.fetch_add(weight, Relaxed) + weight <= QUEUE_BYTES;
-        if has_room && queue.try_send(event).is_ok() {
-            self.metrics.events.inc();
-            return;
+        match self.queue.push(event) {
+            Pushed::Queued => _ = self.metrics.events.inc(),
+            Pushed::NoRoom => self.count_loss(),
+            Pushed::Closed => {}
         }
-        self.queued_bytes.fetch_sub(weight, Relaxed);
+    }
+
+    fn count_loss(&self) {
         self.metrics.errors.inc();
         let mut warned = self.warned.lock();
         if warned.is_none_or(|at| at.elapsed() > WARN_EVERY) {
@@ -96,14 +174,14 @@ impl AuditLog {
     }
 
     pub fn close(&self) {
-        self.queue.write().take();
+        self.queue.close();
         if let Some(writer) = self.writer.lock().take() {
             let _ = writer.join();
         }
     }
 }
 
-fn write_all(events: &Receiver<Event>, file: &mut RotatedFile, queued_bytes: &AtomicUsize, metrics: &AuditMetrics) {
+fn write_all(queue: &EventQueue, file: &mut RotatedFile, metrics: &AuditMetrics) {
     let mut failed = None::<Instant>;
     let mut check = |written: io::Result<()>, path: &Path| {
         let Err(error) = written else { return };
@@ -113,13 +191,23 @@ fn write_all(events: &Receiver<Event>, file: &mut RotatedFile, queued_bytes: &At
             tracing::warn!(path = %path.display(), %error, "audit events are lost: the log cannot be written");
         }
     };
-    while let Ok(first) = events.recv() {
-        std::thread::sleep(GATHER);
-        for event in std::iter::once(first).chain(events.try_iter()) {
-            queued_bytes.fetch_sub(event.weight(), Relaxed);
-            check(file.write(&event.to_line()), &file.path);
+    let (mut events, mut line) = (Vec::new(), Vec::new());
+    while queue.take(&mut events) {
+        let (mut written, mut bytes) = (0, 0);
+        for event in events.drain(..) {
+            (written, bytes) = (written + 1, bytes + event.weight());
+            line.clear();
+            event.write_line(&mut line);
+            check(file.write(&line), &file.path);
+            drop(event);
+            if written == EVENTS_BETWEEN_LOCKS {
+                queue.finish(std::mem::take(&mut written), std::mem::take(&mut bytes));
+            }
         }
+        queue.finish(written, bytes);
         check(file.flush(), &file.path);
+        line.shrink_to(MAX_IDLE_LINE);
+        events.shrink_to(MAX_IDLE_EVENTS);
     }
 }
 
@@ -138,7 +226,7 @@ impl RotatedFile {
         }
         let file = append_private(&path)?;
         let size = file.metadata()?.len();
-        Ok(Self { path, rotation, file: BufWriter::new(file), size })
+        Ok(Self { path, rotation, file: BufWriter::with_capacity(WRITE_BYTES, file), size })
     }
 
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
@@ -159,7 +247,7 @@ impl RotatedFile {
         let _ = self.file.flush();
         fs::rename(&self.path, free_name(&self.path, Timestamp::now()))?;
         let fresh = append_private(&self.path)?;
-        let old = std::mem::replace(&mut self.file, BufWriter::new(fresh));
+        let old = std::mem::replace(&mut self.file, BufWriter::with_capacity(WRITE_BYTES, fresh));
         drop(old.into_parts()); // without a second try at writing
         self.size = 0;
         remove_old(&self.path, self.rotation)

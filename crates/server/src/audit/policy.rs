@@ -119,11 +119,34 @@ pub enum Target<'a> {
     Path(&'a str),
 }
 
+/// Some of the stages.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stages(u8);
+
+impl Stages {
+    pub fn contains(self, stage: Stage) -> bool {
+        self.0 & (1 << stage as u8) != 0
+    }
+}
+
+impl FromIterator<Stage> for Stages {
+    fn from_iter<I: IntoIterator<Item = Stage>>(stages: I) -> Self {
+        Self(stages.into_iter().fold(0, |all, stage| all | (1 << stage as u8)))
+    }
+}
+
+impl std::fmt::Debug for Stages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let all = [Stage::RequestReceived, Stage::ResponseStarted, Stage::ResponseComplete, Stage::Panic];
+        f.debug_set().entries(all.iter().filter(|stage| self.contains(**stage))).finish()
+    }
+}
+
 /// What a policy decides.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     pub level: Level,
-    pub omit_stages: Vec<Stage>,
+    pub omit_stages: Stages,
     pub omit_managed_fields: bool,
 }
 

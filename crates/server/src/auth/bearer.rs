@@ -1,5 +1,7 @@
 //! Bearer tokens: of a service account, of a node about to join, from a file, or from an OpenID Connect provider.
 
+use std::sync::Arc;
+
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD as BASE64};
 use http::{HeaderMap, HeaderValue, header};
 use jiff::Timestamp;
@@ -16,7 +18,7 @@ const WEBSOCKET_TOKEN: &str = "base64url.bearer.authorization.k8s.io.";
 /// Someone, and whom the token was made for.
 #[derive(Debug)]
 pub struct TokenUser {
-    pub user: User,
+    pub user: Arc<User>,
     pub audiences: Vec<String>,
 }
 
@@ -54,7 +56,7 @@ pub fn move_websocket_token(headers: &mut HeaderMap) {
 }
 
 /// The user of a request, if its token is for this API.
-pub async fn user(api: &Api, token: &str, now: Timestamp) -> ApiResult<Option<User>> {
+pub async fn user(api: &Api, token: &str, now: Timestamp) -> ApiResult<Option<Arc<User>>> {
     let own = std::slice::from_ref(&api.settings.issuer);
     Ok(authenticate(api, token, own, now).await?.ok().map(|authenticated| authenticated.user))
 }
@@ -74,7 +76,11 @@ pub async fn authenticate(
 ) -> ApiResult<Result<TokenUser, &'static str>> {
     let own = &api.settings.issuer;
     let for_this_api = |user: User| {
-        if audiences.contains(own) { Ok(TokenUser { user, audiences: vec![own.clone()] }) } else { Err(OTHER_AUDIENCE) }
+        if audiences.contains(own) {
+            Ok(TokenUser { user: Arc::new(user), audiences: vec![own.clone()] })
+        } else {
+            Err(OTHER_AUDIENCE)
+        }
     };
     if let Some(user) = api.settings.static_tokens.user(token) {
         return Ok(for_this_api(user.clone()));
@@ -100,8 +106,6 @@ pub async fn authenticate(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use mainstay_api::registry::Registry;
     use mainstay_store::Memory;
 

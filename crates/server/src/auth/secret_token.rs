@@ -1,6 +1,8 @@
 //! Tokens in Secrets of type `kubernetes.io/service-account-token`: without an end in time, they hold while the Secret has
 //! them and the service account exists. The claims are upstream's.
 
+use std::sync::Arc;
+
 use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -87,7 +89,7 @@ pub async fn authenticate(
     }
     let groups = vec![SERVICE_ACCOUNTS.to_owned(), format!("{SERVICE_ACCOUNTS}:{}", claims.namespace)];
     let user = User { uid: claims.account_uid, ..User::authenticated(claims.sub, groups) };
-    Ok(Ok(TokenUser { user, audiences: vec![api.settings.issuer.clone()] }))
+    Ok(Ok(TokenUser { user: Arc::new(user), audiences: vec![api.settings.issuer.clone()] }))
 }
 
 /// Whether a Secret still has this token; one that is being deleted has none.

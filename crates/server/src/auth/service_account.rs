@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use mainstay_store::{Compare, Expect, Op, Outcome, Txn};
+use mainstay_store::{Compare, Entry, Expect, Op, Outcome, Txn};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
@@ -16,11 +16,12 @@ use super::{
     bearer::TokenUser,
     jws::Key,
     secret_token::{self, SecretClaims},
+    verified_tokens::VerifiedToken,
 };
 use crate::{
     api::Api,
     http::status::{ApiError, ApiResult},
-    objects::{keys, metadata},
+    objects::{keys, metadata, object},
     storage,
 };
 
@@ -113,11 +114,11 @@ impl Claims {
         }
     }
 
-    fn user(self) -> User {
-        let BoundClaims { namespace, node, pod, serviceaccount, .. } = self.bound;
+    pub(super) fn user(&self) -> User {
+        let BoundClaims { namespace, node, pod, serviceaccount, .. } = &self.bound;
         let groups = vec![SERVICE_ACCOUNTS.to_owned(), format!("{SERVICE_ACCOUNTS}:{namespace}")];
-        let mut user = User::authenticated(self.sub, groups);
-        user.uid = serviceaccount.uid;
+        let mut user = User::authenticated(self.sub.clone(), groups);
+        user.uid.clone_from(&serviceaccount.uid);
         let mut add = |name: &str, value: String| {
             if !value.is_empty() {
                 user.extra.insert(format!("authentication.kubernetes.io/{name}"), vec![value]);
@@ -126,8 +127,8 @@ impl Claims {
         add("credential-id", format!("JTI={}", self.jti));
         for (kind, reference) in [("node", node), ("pod", pod)] {
             if let Some(Reference { name, uid }) = reference {
-                add(&format!("{kind}-name"), name);
-                add(&format!("{kind}-uid"), uid);
+                add(&format!("{kind}-name"), name.clone());
+                add(&format!("{kind}-uid"), uid.clone());
             }
         }
         user
@@ -148,10 +149,10 @@ pub fn parse_user(name: &str) -> Option<(&str, &str)> {
 /// Who presents this token, or why it is not believed.
 pub async fn authenticate(api: &Api, token: &str, now: Timestamp) -> ApiResult<Result<TokenUser, &'static str>> {
     let key = api.token_key().await?;
-    let claims = match api.verified_tokens.verify(&key, token).as_deref() {
-        Ok(TokenClaims::Bound(claims)) => Claims::clone(claims),
-        Ok(TokenClaims::Secret(claims)) => return secret_token::authenticate(api, token, claims.clone(), now).await,
-        Err(_) => return Ok(Err("invalid bearer token")),
+    let Ok(verified) = api.verified_tokens.verify(&key, token) else { return Ok(Err("invalid bearer token")) };
+    let (claims, user) = match &*verified {
+        VerifiedToken::Bound { claims, user } => (claims, user),
+        VerifiedToken::Secret(claims) => return secret_token::authenticate(api, token, claims.clone(), now).await,
     };
     if let Some(objection) = claims.objection(&api.settings.issuer, now) {
         return Ok(Err(objection));
@@ -167,20 +168,46 @@ pub async fn authenticate(api: &Api, token: &str, now: Timestamp) -> ApiResult<R
     ];
     for (plural, namespace, reference) in known {
         let Some(reference) = reference else { continue };
-        let object = api.core_object(plural, namespace, &reference.name).await?;
-        if !object.is_some_and(|object| is_alive(&object, &reference.uid, now)) {
+        let entry = api.core_entry(plural, namespace, &reference.name).await?;
+        let lifetime = entry.map(|entry| Lifetime::of_entry(&entry)).transpose()?;
+        if !lifetime.is_some_and(|lifetime| lifetime.includes(&reference.uid, now)) {
             return Ok(Err("service account token has been invalidated"));
         }
     }
-    let audiences = claims.aud.clone();
-    Ok(Ok(TokenUser { user: claims.user(), audiences }))
+    Ok(Ok(TokenUser { user: user.clone(), audiences: claims.aud.clone() }))
+}
+
+/// What says whether an object is still the one that was meant: all that is read of it for every request with a token.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Lifetime {
+    uid: Option<String>,
+    deletion_timestamp: Option<String>,
+}
+
+impl Lifetime {
+    fn of_entry(entry: &Entry) -> ApiResult<Self> {
+        #[derive(Deserialize)]
+        struct Object {
+            #[serde(default)]
+            metadata: Lifetime,
+        }
+        let read = serde_json::from_slice::<Object>(&entry.value);
+        read.map(|object| object.metadata).map_err(|error| object::unreadable(entry, &error.to_string()))
+    }
+
+    /// Whether the object with this uid is there, and not long in deletion.
+    fn includes(&self, uid: &str, now: Timestamp) -> bool {
+        let ends = self.deletion_timestamp.as_deref().and_then(|text| text.parse::<Timestamp>().ok());
+        let over = ends.is_some_and(|ends| now.as_second() > ends.as_second().saturating_add(DELETION_LEEWAY));
+        self.uid.as_deref() == Some(uid) && !over
+    }
 }
 
 /// Whether this is still the object that was meant, and not long in deletion.
 pub(super) fn is_alive(object: &Value, uid: &str, now: Timestamp) -> bool {
-    let ends = metadata::string_field(object, "deletionTimestamp").and_then(|text| text.parse::<Timestamp>().ok());
-    let over = ends.is_some_and(|ends| now.as_second() > ends.as_second().saturating_add(DELETION_LEEWAY));
-    metadata::string_field(object, "uid") == Some(uid) && !over
+    let text = |field| metadata::string_field(object, field).map(str::to_owned);
+    Lifetime { uid: text("uid"), deletion_timestamp: text("deletionTimestamp") }.includes(uid, now)
 }
 
 /// The cluster's key: found, or made by whichever server is first.
@@ -276,6 +303,23 @@ mod tests {
         let ending = |at: &str| json!({"metadata": {"uid": "u", "deletionTimestamp": at}});
         assert!(is_alive(&ending("1970-01-01T00:16:00Z"), "u", now));
         assert!(!is_alive(&ending("1970-01-01T00:15:00Z"), "u", now));
+    }
+
+    #[test]
+    fn of_a_stored_object_its_lifetime_alone_is_read() {
+        let read = |value: &'static str| {
+            let (key, value) = ("/registry/serviceaccounts/shop/bot".into(), value.into());
+            let revision = mainstay_store::Revision(1);
+            let entry = Entry { key, value, created: revision, modified: revision, memo: Default::default() };
+            Lifetime::of_entry(&entry)
+        };
+        let now = Timestamp::from_second(1000).unwrap();
+        let there = read(r#"{"kind":"ServiceAccount","metadata":{"name":"bot","uid":"u"},"secrets":[{}]}"#).unwrap();
+        assert!(there.includes("u", now) && !there.includes("v", now));
+        let gone = read(r#"{"metadata":{"uid":"u","deletionTimestamp":"1970-01-01T00:15:00Z"}}"#).unwrap();
+        assert!(!gone.includes("u", now));
+        assert!(!read("{}").unwrap().includes("", now), "what has no uid is nobody");
+        assert_eq!(read("k8s").unwrap_err().code(), 500);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Tokens whose signature was verified before: verifying one again costs more than most requests.
 //!
-//! Only what never changes is remembered: that our key signed these claims. Whether they still hold (expiry, the account, the pod) is
+//! Only what never changes is remembered: that our key signed these claims, and whom they name. Whether they still hold (expiry, the account, the pod) is
 //! asked for every request. A token is known by its SHA-256, so that none lies in memory because of this.
 
 use std::{collections::HashMap, sync::Arc};
@@ -9,32 +9,50 @@ use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
 
 use super::{
+    User,
     jws::{JwsError, Key},
-    service_account::TokenClaims,
+    secret_token::SecretClaims,
+    service_account::{Claims, TokenClaims},
 };
 
 /// More tokens than this in use at once are verified again now and then.
 const CAPACITY: usize = 20_000;
 
+/// What a token says whose signature is ours.
+#[derive(Debug, PartialEq, Eq)]
+pub enum VerifiedToken {
+    Bound { claims: Box<Claims>, user: Arc<User> },
+    Secret(SecretClaims),
+}
+
+impl VerifiedToken {
+    fn verify(key: &Key, token: &str) -> Result<Arc<Self>, JwsError> {
+        Ok(Arc::new(match key.verify::<TokenClaims>(token)? {
+            TokenClaims::Bound(claims) => Self::Bound { user: Arc::new(claims.user()), claims },
+            TokenClaims::Secret(claims) => Self::Secret(claims),
+        }))
+    }
+}
+
 #[derive(Default)]
-pub struct VerifiedTokens(Mutex<HashMap<[u8; 32], Arc<TokenClaims>>>);
+pub struct VerifiedTokens(Mutex<HashMap<[u8; 32], Arc<VerifiedToken>>>);
 
 impl VerifiedTokens {
     /// The claims of a token that `key` signed.
-    pub fn verify(&self, key: &Key, token: &str) -> Result<Arc<TokenClaims>, JwsError> {
+    pub fn verify(&self, key: &Key, token: &str) -> Result<Arc<VerifiedToken>, JwsError> {
         let Ok(fingerprint) = <[u8; 32]>::try_from(digest(&SHA256, token.as_bytes()).as_ref()) else {
-            return key.verify(token).map(Arc::new);
+            return VerifiedToken::verify(key, token);
         };
-        if let Some(claims) = self.0.lock().get(&fingerprint) {
-            return Ok(claims.clone());
+        if let Some(known) = self.0.lock().get(&fingerprint) {
+            return Ok(known.clone());
         }
-        let claims = Arc::new(key.verify::<TokenClaims>(token)?);
+        let token = VerifiedToken::verify(key, token)?;
         let mut verified = self.0.lock();
         if verified.len() >= CAPACITY {
             verified.clear();
         }
-        verified.insert(fingerprint, claims.clone());
-        Ok(claims)
+        verified.insert(fingerprint, token.clone());
+        Ok(token)
     }
 }
 
@@ -43,7 +61,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::{
-        super::service_account::{BoundClaims, Claims, Reference},
+        super::service_account::{BoundClaims, Reference},
         *,
     };
 
@@ -66,7 +84,8 @@ mod tests {
         let (verified, claims) = (VerifiedTokens::default(), claims());
         let token = key.sign(&claims).unwrap();
         let first = verified.verify(&key, &token).unwrap();
-        assert_eq!(*first, TokenClaims::Bound(Box::new(claims)));
+        let user = Arc::new(User { uid: "u".into(), ..claims.user() });
+        assert_eq!(*first, VerifiedToken::Bound { claims: Box::new(claims), user });
         assert!(Arc::ptr_eq(&first, &verified.verify(&key, &token).unwrap()));
         let last = if token.ends_with('A') { 'B' } else { 'A' };
         let mut forged = token.clone();

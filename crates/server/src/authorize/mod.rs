@@ -12,7 +12,7 @@ mod relation;
 
 use mainstay_api::registry::Registry;
 
-use self::rbac::{PolicyRule, RoleKey, RoleNotFound};
+use self::rbac::{Grant, PolicyRule, RoleKey, RoleNotFound};
 pub use self::{
     attributes::{Attributes, RequestTarget, ResourceAttributes},
     relation::{Relation, RelationKind},
@@ -56,7 +56,7 @@ pub async fn decide(api: &Api, user: &User, asked: &Attributes<'_>) -> ApiResult
     }
     let namespace = asked.namespace();
     let by_rules = api.rbac.read(|policy| policy.find_grant(user, namespace, |rule| rule.allows(asked)));
-    Ok(by_rules.map(|grant| grant.to_string()).map_err(|not_found| {
+    Ok(by_rules.map(Grant::into_text).map_err(|not_found| {
         let rules_reason = if not_found.is_empty() { String::new() } else { format!("RBAC: {}", joined(&not_found)) };
         let reasons: Vec<String> =
             [node_reason, rules_reason].into_iter().filter(|reason| !reason.is_empty()).collect();

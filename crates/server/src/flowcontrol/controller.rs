@@ -151,20 +151,25 @@ impl FlowControl {
 
     /// Seats for a request of this flow, as soon as it is its turn.
     pub async fn acquire(&self, flow: &RequestFlow, seats: usize) -> Result<FlowSeat, Refusal> {
-        let (turn, mut its_turn) = oneshot::channel();
         let level = &flow.schema.level.name;
+        let mut waits = None;
         let (claim, admission) = {
             let mut all = self.shared.seats.lock();
             let claim = Claim { level: level.clone(), flow: flow.hash, seats: all.bounded(level, seats) };
-            let ticket = || Ticket { turn, counters: flow.counters.clone() };
+            let ticket = || {
+                let (turn, its_turn) = oneshot::channel();
+                waits = Some(its_turn);
+                Ticket { turn, counters: flow.counters.clone() }
+            };
             let admission = all.claim(&claim, ticket, Ticket::is_gone);
             (claim, admission)
         };
-        match admission {
-            Admission::Seated => return Ok(FlowSeat::new(claim, flow.counters.clone(), self.shared.clone())),
-            Admission::Refused(why) => return Err(self.refuse(flow, why.into())),
-            Admission::Queued => {}
-        }
+        let mut its_turn = match (admission, waits) {
+            (Admission::Seated, _) => return Ok(FlowSeat::new(claim, flow.counters.clone(), self.shared.clone())),
+            (Admission::Refused(why), _) => return Err(self.refuse(flow, why.into())),
+            (Admission::Queued, Some(its_turn)) => its_turn,
+            (Admission::Queued, None) => return Err(self.refuse(flow, Refusal::QueueFull)), // no ticket was made: cannot be
+        };
         let _waiting = Waiting::new(flow.counters.waiting.clone());
         // Its queue may be the one whose turn it is.
         self.shared.dispatch();
@@ -216,9 +221,24 @@ impl FlowControl {
 }
 
 impl Shared {
-    /// Seats whoever can be seated. A seat that nobody takes any more comes back here, so it is sent without the lock.
+    /// Seats whoever can be seated.
     fn dispatch(self: &Arc<Self>) {
         let seated = self.seats.lock().dispatch(Ticket::is_gone);
+        self.hand_out(seated);
+    }
+
+    /// Takes seats back, and gives them to whoever waits for them.
+    fn release(self: &Arc<Self>, claim: &Claim) {
+        let seated = {
+            let mut seats = self.seats.lock();
+            seats.release(claim);
+            seats.dispatch(Ticket::is_gone)
+        };
+        self.hand_out(seated);
+    }
+
+    /// A seat that nobody takes any more comes back by itself, so it is sent without the lock.
+    fn hand_out(self: &Arc<Self>, seated: Vec<(Claim, Ticket)>) {
         for (claim, ticket) in seated {
             // Who has gone gives its seat back by dropping it.
             let _ = ticket.turn.send(FlowSeat::new(claim, ticket.counters, self.clone()));
@@ -239,8 +259,7 @@ impl Drop for FlowSeat {
     fn drop(&mut self) {
         self.counters.executing.dec();
         self.counters.seats.dec_by(self.claim.seats as i64);
-        self.shared.seats.lock().release(&self.claim);
-        self.shared.dispatch();
+        self.shared.release(&self.claim);
     }
 }
 

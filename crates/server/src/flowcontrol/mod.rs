@@ -10,7 +10,8 @@
 //! them, lends what its configuration allows, and queues what exceeds its part in queues that flows are dealt to by a hash, so that few other
 //! flows meet the one that floods. What differs: borrowing is decided request by request, where upstream moves limits every ten seconds;
 //! the queue to serve next is the one that was served least (start-time fair queueing over seats, where upstream also weighs time); and one
-//! flow never has more than a quarter of all seats, because here a seat is held until the client has taken its answer.
+//! flow never has more than a quarter of all seats, because here a seat is held until the client has taken its answer, nor waits for more than
+//! four times as many, so that who floods is told so soon.
 
 mod classify;
 pub mod conditions;

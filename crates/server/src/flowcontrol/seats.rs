@@ -12,6 +12,8 @@ use super::config::{FlowConfig, PriorityLevel};
 
 /// One flow may have this part of all seats, in percent.
 const FLOW_PERCENT: usize = 25;
+/// And may wait for as many times that. Upstream bounds the number of requests alone: a flood of long LISTs would wait there for minutes.
+const WAITING_SHARES: usize = 4;
 /// The most seats of one request, of its level's nominal ones, in percent.
 const REQUEST_PERCENT: usize = 15;
 
@@ -70,7 +72,44 @@ struct Level<T> {
     queues: Vec<Queue<T>>,
     /// Requests in all its queues.
     waiting: usize,
+    /// The seats they want, by flow.
+    waiting_seats: HashMap<u64, usize>,
     virtual_time: u64,
+}
+
+impl<T> Level<T> {
+    fn push_back(&mut self, queue: usize, waiter: Waiter<T>) {
+        self.waiting += 1;
+        *self.waiting_seats.entry(waiter.claim.flow).or_default() += waiter.claim.seats;
+        self.queues[queue].waiting.push_back(waiter);
+    }
+
+    fn pop_front(&mut self, queue: usize) -> Option<Waiter<T>> {
+        let waiter = self.queues[queue].waiting.pop_front()?;
+        self.forget(&waiter.claim);
+        Some(waiter)
+    }
+
+    /// One of those that waited does not any more.
+    fn forget(&mut self, claim: &Claim) {
+        self.waiting -= 1;
+        if let Some(seats) = self.waiting_seats.get_mut(&claim.flow) {
+            *seats = seats.saturating_sub(claim.seats);
+            if *seats == 0 {
+                self.waiting_seats.remove(&claim.flow);
+            }
+        }
+    }
+
+    /// Takes those who have gone out of these queues.
+    fn purge(&mut self, queues: &[usize], is_gone: impl Fn(&T) -> bool) {
+        for queue in queues {
+            let waiting = std::mem::take(&mut self.queues[*queue].waiting);
+            let (gone, left) = waiting.into_iter().partition::<VecDeque<_>, _>(|waiter| is_gone(&waiter.ticket));
+            self.queues[*queue].waiting = left;
+            gone.iter().for_each(|waiter| self.forget(&waiter.claim));
+        }
+    }
 }
 
 /// All levels. `T` is what a waiting request is known by.
@@ -115,6 +154,7 @@ impl<T> Seats<T> {
                 flows: HashMap::new(),
                 queues: Vec::new(),
                 waiting: 0,
+                waiting_seats: HashMap::new(),
                 virtual_time: 0,
             });
             let queues = spec.queuing.map_or(0, |queuing| queuing.queues);
@@ -151,31 +191,36 @@ impl<T> Seats<T> {
             self.seat(claim);
             return Admission::Seated;
         }
+        let most_waiting = self.seats_per_flow() * WAITING_SHARES;
         let Some(level) = self.levels.get_mut(&claim.level) else {
             return Admission::Refused(RefusalReason::ConcurrencyLimit);
         };
         let Some(queuing) = level.spec.queuing else {
             return Admission::Refused(RefusalReason::ConcurrencyLimit);
         };
-        let Some(chosen) = shortest(&level.queues, claim.flow, queuing.queues, queuing.hand_size) else {
-            return Admission::Refused(RefusalReason::QueueFull);
+        let hand = deal(claim.flow, queuing.queues.min(level.queues.len()), queuing.hand_size);
+        let place = |level: &Level<T>| {
+            let of_flow = level.waiting_seats.get(&claim.flow).copied().unwrap_or(0);
+            let has_share = of_flow == 0 || of_flow + claim.seats <= most_waiting;
+            let chosen = shortest(&level.queues, &hand).filter(|_| has_share)?;
+            (level.queues[chosen].waiting.len() < queuing.queue_length_limit).then_some(chosen)
         };
+        let chosen = place(level).or_else(|| {
+            level.purge(&hand, is_gone);
+            place(level)
+        });
+        let Some(chosen) = chosen else { return Admission::Refused(RefusalReason::QueueFull) };
         let virtual_time = level.virtual_time;
         let queue = &mut level.queues[chosen];
-        if queue.waiting.len() >= queuing.queue_length_limit {
-            let before = queue.waiting.len();
-            queue.waiting.retain(|waiter| !is_gone(&waiter.ticket));
-            level.waiting -= before - queue.waiting.len();
-        }
-        if queue.waiting.len() >= queuing.queue_length_limit {
-            return Admission::Refused(RefusalReason::QueueFull);
-        }
         if queue.waiting.is_empty() {
             queue.virtual_start = queue.virtual_start.max(virtual_time);
         }
-        queue.waiting.push_back(Waiter { claim: claim.clone(), ticket: ticket() });
-        level.waiting += 1;
+        level.push_back(chosen, Waiter { claim: claim.clone(), ticket: ticket() });
         Admission::Queued
+    }
+
+    fn seats_per_flow(&self) -> usize {
+        (self.total * FLOW_PERCENT / 100).max(1)
     }
 
     /// Gives seats back.
@@ -194,6 +239,9 @@ impl<T> Seats<T> {
     /// Seats whoever can be seated now, and returns their tickets. Who has gone is skipped.
     pub fn dispatch(&mut self, is_gone: impl Fn(&T) -> bool) -> Vec<(Claim, T)> {
         let mut seated = Vec::new();
+        if self.levels.values().all(|level| level.waiting == 0) {
+            return seated;
+        }
         let waiting = self.levels.iter().filter(|(_, level)| level.waiting > 0);
         let names: Vec<Arc<str>> = waiting.map(|(name, _)| name.clone()).collect();
         let mut idle = 0;
@@ -212,10 +260,9 @@ impl<T> Seats<T> {
 
     fn dispatch_one(&mut self, name: &Arc<str>, is_gone: &impl Fn(&T) -> bool) -> Option<(Claim, T)> {
         let level = self.levels.get_mut(name)?;
-        for queue in &mut level.queues {
-            while queue.waiting.front().is_some_and(|waiter| is_gone(&waiter.ticket)) {
-                queue.waiting.pop_front();
-                level.waiting -= 1;
+        for queue in 0..level.queues.len() {
+            while level.queues[queue].waiting.front().is_some_and(|waiter| is_gone(&waiter.ticket)) {
+                level.pop_front(queue);
             }
         }
         // The queue served least, of those whose first request has room: a flow with its share keeps nobody else waiting.
@@ -231,8 +278,7 @@ impl<T> Seats<T> {
         let queue = level.queues.get_mut(chosen)?;
         level.virtual_time = level.virtual_time.max(queue.virtual_start);
         queue.virtual_start += claim.seats as u64;
-        let waiter = queue.waiting.pop_front()?;
-        level.waiting -= 1;
+        let waiter = level.pop_front(chosen)?;
         self.seat(&claim);
         Some((claim, waiter.ticket))
     }
@@ -242,7 +288,7 @@ impl<T> Seats<T> {
         if level.spec.is_exempt {
             return true;
         }
-        let per_flow = (self.total * FLOW_PERCENT / 100).max(1);
+        let per_flow = self.seats_per_flow();
         let of_flow = level.flows.get(&claim.flow).copied().unwrap_or(0);
         if of_flow > 0 && of_flow + claim.seats > per_flow {
             return false;
@@ -289,11 +335,9 @@ impl<T> Seats<T> {
 }
 
 /// The shortest of the queues that a flow is dealt.
-fn shortest<T>(queues: &[Queue<T>], flow: u64, count: usize, hand_size: usize) -> Option<usize> {
-    let waiting = |queue: &usize| {
-        queues.get(*queue).map_or(usize::MAX, |queue| queue.waiting.iter().map(|waiter| waiter.claim.seats).sum())
-    };
-    deal(flow, count.min(queues.len()), hand_size).into_iter().min_by_key(waiting)
+fn shortest<T>(queues: &[Queue<T>], hand: &[usize]) -> Option<usize> {
+    let waiting = |queue: &usize| queues[*queue].waiting.iter().map(|waiter| waiter.claim.seats).sum::<usize>();
+    hand.iter().copied().min_by_key(waiting)
 }
 
 /// Shuffle sharding: a hand of different queues that follows from the flow alone.
@@ -353,13 +397,22 @@ mod tests {
             *outcomes.entry(outcome).or_insert(0) += 1;
         }
         assert_eq!(outcomes["Seated"], 15, "a quarter of all seats");
-        assert_eq!(outcomes["Queued"], 300, "six queues of fifty");
-        assert_eq!(outcomes["Refused(QueueFull)"], 685);
+        assert_eq!(outcomes["Queued"], 60, "four times as much again");
+        assert_eq!(outcomes["Refused(QueueFull)"], 925);
         // Another flow of the level queues for its turn, and that comes before the flood's.
         assert_eq!(seats.claim(&claim("workload-low", 8, 1), || 9999, never), Admission::Queued);
         let seated = seats.dispatch(never);
         assert_eq!(seated.iter().map(|(_, ticket)| *ticket).collect::<Vec<_>>(), [9999]);
         assert_eq!(seats.claim(&claim("node-high", 1, 1), || 0, never), Admission::Seated);
+    }
+
+    #[test]
+    fn of_cheap_requests_as_many_wait_as_the_queues_of_a_flow_take() {
+        let mut seats = seats();
+        let outcomes: Vec<Admission> =
+            (0..1000).map(|ticket| seats.claim(&claim("workload-low", 7, 1), || ticket, never)).collect();
+        let count = |wanted: Admission| outcomes.iter().filter(|outcome| **outcome == wanted).count();
+        assert_eq!((count(Admission::Seated), count(Admission::Queued)), (150, 300), "six queues of fifty");
     }
 
     #[test]
@@ -440,6 +493,7 @@ mod tests {
                 sitting.extend(seats.dispatch(never).into_iter().map(|(claim, _)| claim));
             }
             prop_assert!(seats.views().iter().all(|level| level.used == 0 && level.waiting == 0), "all get their turn");
+            prop_assert!(seats.levels.values().all(|level| level.waiting_seats.is_empty()));
         }
     }
 }

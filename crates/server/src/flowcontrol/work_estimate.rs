@@ -1,7 +1,8 @@
 //! How many seats a request takes: one, or more for a LIST of many objects or of large ones.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
+use mainstay_store::Entry;
 use parking_lot::Mutex;
 
 /// Objects of a LIST that cost one seat.
@@ -20,6 +21,13 @@ pub struct ListSize {
 }
 
 impl ListSize {
+    /// From its first entries and how many follow: those are taken to be of the same size.
+    pub fn estimate(entries: &[Arc<Entry>], remaining: u64) -> Self {
+        let read: usize = entries.iter().map(|entry| entry.value.len()).sum();
+        let objects = entries.len().saturating_add(usize::try_from(remaining).unwrap_or(usize::MAX));
+        Self { objects, bytes: (read / entries.len().max(1)).saturating_mul(objects) }
+    }
+
     /// Of a page of that many objects.
     fn limited_to(self, objects: usize) -> Self {
         if objects >= self.objects {
@@ -35,7 +43,7 @@ impl ListSize {
     }
 }
 
-/// How long the collections were when they were last listed.
+/// How long the collections were when they were last listed, or counted because somebody was about to list them.
 #[derive(Default)]
 pub struct ListSizes(Mutex<HashMap<String, ListSize>>);
 
@@ -44,7 +52,6 @@ impl ListSizes {
         let mut sizes = self.0.lock();
         match sizes.get_mut(prefix) {
             Some(known) => *known = size,
-            None if size.seats() == 1 => {} // as good as unknown
             None => {
                 if sizes.len() >= MAX_COLLECTIONS {
                     sizes.clear();
@@ -54,10 +61,10 @@ impl ListSizes {
         }
     }
 
-    /// The seats of a LIST of this collection.
-    pub fn seats(&self, prefix: &str, limit: Option<usize>) -> usize {
-        let size = self.0.lock().get(prefix).copied().unwrap_or_default();
-        size.limited_to(limit.unwrap_or(usize::MAX)).seats()
+    /// The seats of a LIST of this collection; `None` if nobody knows how long it is.
+    pub fn seats(&self, prefix: &str, limit: Option<usize>) -> Option<usize> {
+        let size = self.0.lock().get(prefix).copied()?;
+        Some(size.limited_to(limit.unwrap_or(usize::MAX)).seats())
     }
 }
 
@@ -75,19 +82,19 @@ mod tests {
 
     #[test]
     fn a_long_list_costs_more_and_a_page_of_it_less() {
-        assert_eq!(ListSizes::default().seats(PODS, None), 1);
+        assert_eq!(ListSizes::default().seats(PODS, None), None);
         let sizes = sizes_after(550, 550_000);
-        assert_eq!((sizes.seats(PODS, None), sizes.seats(PODS, Some(100))), (6, 1));
+        assert_eq!((sizes.seats(PODS, None), sizes.seats(PODS, Some(100))), (Some(6), Some(1)));
         sizes.record(PODS, ListSize { objects: 1_000_000, bytes: 1_000_000_000 });
-        assert_eq!(sizes.seats(PODS, None), MAX_SEATS);
+        assert_eq!(sizes.seats(PODS, None), Some(MAX_SEATS));
         sizes.record(PODS, ListSize { objects: 3, bytes: 3_000 });
-        assert_eq!(sizes.seats(PODS, None), 1);
+        assert_eq!(sizes.seats(PODS, None), Some(1));
     }
 
     #[test]
     fn a_few_large_objects_cost_as_much_as_many_small_ones() {
         let sizes = sizes_after(8, 8 << 20);
-        assert_eq!(sizes.seats(PODS, None), MAX_SEATS);
-        assert_eq!(sizes.seats(PODS, Some(1)), 6);
+        assert_eq!(sizes.seats(PODS, None), Some(MAX_SEATS));
+        assert_eq!(sizes.seats(PODS, Some(1)), Some(6));
     }
 }

@@ -80,8 +80,12 @@ impl StoreCache {
     /// All objects of a kind, or those in one namespace, in the order of their names.
     pub fn list(&self, plural: &str, namespace: Option<&str>) -> Vec<CachedObject> {
         let Some(kind) = self.kind(plural) else { return Vec::new() };
-        let prefix = keys::prefix(&kind.d, namespace);
         let objects = kind.objects.read();
+        // Most clusters have none of most of these kinds, and every write asks for all of them.
+        if objects.is_empty() {
+            return Vec::new();
+        }
+        let prefix = keys::prefix(&kind.d, namespace);
         let from = objects.range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded));
         from.take_while(|(key, _)| key.starts_with(&prefix)).map(|(_, object)| object.clone()).collect()
     }

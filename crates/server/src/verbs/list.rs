@@ -75,11 +75,8 @@ pub async fn list(call: &Call<'_>) -> ApiResult<Response> {
     let filter = Filter::parse(&target.d, query)?;
     let page = page(api, target, query, &filter).await?;
     if filter.is_empty() && query.continue_token.is_empty() {
-        let rest = page.remaining.and_then(|rest| usize::try_from(rest).ok()).unwrap_or(0);
-        let read: usize = page.entries.iter().map(|entry| entry.value.len()).sum();
-        let objects = page.entries.len() + rest;
-        let bytes = read / page.entries.len().max(1) * objects;
-        api.list_sizes.record(&target.prefix(), ListSize { objects, bytes });
+        let size = ListSize::estimate(&page.entries, page.remaining.unwrap_or(0));
+        api.list_sizes.record(&target.prefix(), size);
     }
     webhook_conversion::prefetch(api, &target.d, &page.entries).await?;
     let is_long = *accepted != Accepted::JSON && page.entries.len() >= LONG_LIST;

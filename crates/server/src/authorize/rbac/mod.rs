@@ -14,6 +14,6 @@ mod policy_rule;
 
 pub use self::{
     cache::RbacCache,
-    policy::{RoleKey, RoleNotFound},
+    policy::{Grant, RoleKey, RoleNotFound},
     policy_rule::{PolicyRule, count_rights, missing, quoted_list},
 };

@@ -59,13 +59,13 @@ struct SubjectObject {
 }
 
 /// A service account is the user of its name.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Subject {
-    User(String),
-    Group(String),
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Subject<N> {
+    User(N),
+    Group(N),
 }
 
-impl fmt::Display for Subject {
+impl fmt::Display for Subject<&str> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::User(name) => match service_account::parse_user(name) {
@@ -82,7 +82,7 @@ type BindingKey = (Option<Arc<str>>, Arc<str>);
 
 struct Binding {
     role: RoleKey,
-    subjects: Vec<Subject>,
+    subjects: Vec<Subject<String>>,
 }
 
 impl Binding {
@@ -108,6 +108,13 @@ impl Binding {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Grant(String);
 
+impl Grant {
+    /// As [`fmt::Display`] shows it.
+    pub fn into_text(self) -> String {
+        self.0
+    }
+}
+
 impl fmt::Display for Grant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -118,7 +125,9 @@ impl fmt::Display for Grant {
 pub struct Policy {
     roles: HashMap<RoleKey, Arc<[PolicyRule]>>,
     bindings: BTreeMap<BindingKey, Binding>,
-    by_subject: HashMap<Subject, BTreeSet<BindingKey>>,
+    /// Apart from each other, so that names are looked up as they are: this is the way of every request.
+    by_user: HashMap<String, BTreeSet<BindingKey>>,
+    by_group: HashMap<String, BTreeSet<BindingKey>>,
 }
 
 impl Policy {
@@ -133,20 +142,29 @@ impl Policy {
         let key: BindingKey = (namespace.map(Into::into), name.into());
         if let Some(old) = self.bindings.remove(&key) {
             for subject in old.subjects {
-                if let Some(keys) = self.by_subject.get_mut(&subject) {
+                let (index, name) = self.index_of(subject);
+                if let Some(keys) = index.get_mut(&name) {
                     keys.remove(&key);
                     if keys.is_empty() {
-                        self.by_subject.remove(&subject);
+                        index.remove(&name);
                     }
                 }
             }
         }
         let Some(object) = object else { return };
         let binding = Binding::new(namespace, object);
-        for subject in &binding.subjects {
-            self.by_subject.entry(subject.clone()).or_default().insert(key.clone());
+        for subject in binding.subjects.clone() {
+            let (index, name) = self.index_of(subject);
+            index.entry(name).or_default().insert(key.clone());
         }
         self.bindings.insert(key, binding);
+    }
+
+    fn index_of(&mut self, subject: Subject<String>) -> (&mut HashMap<String, BTreeSet<BindingKey>>, String) {
+        match subject {
+            Subject::User(name) => (&mut self.by_user, name),
+            Subject::Group(name) => (&mut self.by_group, name),
+        }
     }
 
     pub fn role_rules(&self, role: &RoleKey) -> Result<&Arc<[PolicyRule]>, RoleNotFound> {
@@ -154,19 +172,19 @@ impl Policy {
     }
 
     /// The bindings that hold for a user in a namespace: those of the cluster, then those of the namespace.
-    fn bindings_for(
-        &self,
-        user: &User,
+    fn bindings_for<'a>(
+        &'a self,
+        user: &'a User,
         namespace: Option<&str>,
-    ) -> impl Iterator<Item = (Subject, &BindingKey, &Binding)> {
-        let groups = user.groups.iter().map(|group| Subject::Group(group.clone()));
-        let subjects: Vec<Subject> = std::iter::once(Subject::User(user.name.clone())).chain(groups).collect();
+    ) -> impl Iterator<Item = (Subject<&'a str>, &'a BindingKey, &'a Binding)> {
+        let of_groups = user.groups.iter().map(|group| (Subject::Group(group.as_str()), self.by_group.get(group)));
+        let of_user = (Subject::User(user.name.as_str()), self.by_user.get(&user.name));
         let mut found = Vec::new();
-        for subject in subjects {
-            for key in self.by_subject.get(&subject).into_iter().flatten() {
+        for (subject, keys) in std::iter::once(of_user).chain(of_groups) {
+            for key in keys.into_iter().flatten() {
                 let holds = key.0.is_none() || (key.0.as_deref() == namespace);
                 if let Some(binding) = self.bindings.get(key).filter(|_| holds) {
-                    found.push((subject.clone(), key, binding));
+                    found.push((subject, key, binding));
                 }
             }
         }
@@ -283,7 +301,7 @@ mod tests {
         assert_eq!(verbs(&policy, &user("bob", &[]), None), ["list"]);
         policy.set_binding(None, "b", None);
         assert!(verbs(&policy, &user("bob", &[]), None).is_empty());
-        assert!(policy.by_subject.is_empty() && policy.bindings.is_empty());
+        assert!(policy.by_user.is_empty() && policy.by_group.is_empty() && policy.bindings.is_empty());
     }
 
     #[test]

@@ -137,3 +137,24 @@ async fn a_flow_schema_says_whether_its_level_is_there() {
         server.send(&administrator(), Method::GET, &format!("{schemas}/service-accounts"), &Value::Null).await;
     assert_eq!(found.as_deref(), stock["metadata"]["uid"].as_str(), "one that dangles matches nothing");
 }
+
+#[tokio::test]
+async fn a_list_that_nobody_has_read_yet_takes_as_many_seats_as_it_is_long() {
+    let server = Server::new(Settings::default()).await;
+    for n in 0..250 {
+        let (code, made) =
+            server.send(&administrator(), Method::POST, CONFIG_MAPS, &config_map(&format!("c{n}"))).await;
+        assert_eq!(code, 201, "{made}");
+    }
+    let seats = async |path: &str, limit: Option<usize>| {
+        let (route, query) = (Route::parse(path).unwrap(), Query { limit, ..Query::default() });
+        let asked = Attributes::from_request(&Method::GET, path, &route, &query);
+        let resource = server.0.api.served.find("", "v1", "configmaps");
+        let info = RequestInfo { resource, ..RequestInfo::new(Verb::LIST) };
+        server.0.seats_of_request(&asked, &route, &info, &query).await
+    };
+    assert_eq!(seats(CONFIG_MAPS, None).await, 3);
+    assert_eq!(seats(CONFIG_MAPS, Some(100)).await, 1);
+    assert_eq!(seats("/api/v1/namespaces/kube-system/configmaps", None).await, 1);
+    assert_eq!(seats(&format!("{CONFIG_MAPS}/c1"), None).await, 1);
+}
