@@ -29,6 +29,7 @@ mod machine;
 mod machine_command;
 mod needs;
 mod process;
+mod program_pages;
 mod readiness;
 mod release_command;
 mod restore;

@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::{cli::CommonOptions, config_reload, exit::Exit, log};
+use crate::{cli::CommonOptions, config_reload, exit::Exit, log, program_pages};
 
 /// Stops in order, then executes the program's file again under the same process id: after an upgrade, the new one.
 pub const RESTART_SIGNAL: Signal = Signal::USR2;
@@ -48,6 +48,7 @@ where
         // Until there is a state to write, it must not end the process.
         let _ = signal(SignalKind::user_defined1()).context("listen for SIGUSR1")?;
         tokio::spawn(config_reload::run(filter, stop.clone()));
+        tokio::spawn(program_pages::run(stop.clone()));
         let cancel = stop.clone();
         tokio::spawn(async move {
             let signal = tokio::select! {
