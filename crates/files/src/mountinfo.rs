@@ -9,6 +9,8 @@ use std::{
 
 use nix::mount::{MntFlags, umount2};
 
+use crate::remove;
+
 /// One line of the table, as far as we look at it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
@@ -60,16 +62,13 @@ pub fn at_or_below(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(read()?.into_iter().map(|mount| mount.mount_point).filter(|point| point.starts_with(&path)).collect())
 }
 
-/// Removes a directory tree, unless something is mounted in it: that belongs to somebody else.
+/// Removes a directory tree, or nothing of it if something is mounted in it: that belongs to somebody else.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
     if let Some(mounted) = at_or_below(path)?.first() {
         let text = format!("{} is mounted: not removing {}", mounted.display(), path.display());
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
     }
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    Ok(remove::remove_tree(path)?)
 }
 
 /// Unmounts what is mounted at `path`, however often, and removes the directory.

@@ -7,6 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::remove::remove_file_if_exists;
+
 /// What a write survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
@@ -40,10 +42,7 @@ impl AtomicFile {
     pub fn create(path: &Path, mode: u32) -> io::Result<Self> {
         let temporary = temporary_beside(path);
         // One that an earlier process left may have another mode, or be a link.
-        match fs::remove_file(&temporary) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        remove_file_if_exists(&temporary)?;
         let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
         let file = Self { file, path: path.to_owned(), temporary: Some(temporary) };
         file.file.set_permissions(Permissions::from_mode(mode))?;

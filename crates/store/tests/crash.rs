@@ -50,7 +50,7 @@ async fn number(store: &Embedded, key: &str) -> u64 {
 }
 
 /// One line per write, so that a kill cannot leave half of one.
-fn say(line: String) {
+fn print_line(line: String) {
     std::io::stdout().write_all(format!("{line}\n").as_bytes()).expect("the parent reads");
 }
 
@@ -69,21 +69,21 @@ fn be_the_victim(dir: &Path) -> ! {
         let mut found = Vec::new();
         for writer in 0..WRITERS {
             found.push(number(&store, &format!("/w/{writer}/a")).await);
-            say(format!("found {writer} {} {}", found[writer], store.revision().await.expect("revision")));
+            print_line(format!("found {writer} {} {}", found[writer], store.revision().await.expect("revision")));
         }
         for (writer, n) in found.into_iter().enumerate() {
             let store = store.clone();
             tokio::spawn(async move {
                 for n in n + 1.. {
                     let at = committed(store.commit(transaction(writer, n)).await.expect("commit"));
-                    say(format!("wrote {writer} {n} {at}"));
+                    print_line(format!("wrote {writer} {n} {at}"));
                 }
             });
         }
         for n in 0.. {
             let txn = Txn { compares: vec![], ops: vec![put("/volatile/x".into(), n)] };
             let at = committed(store.commit(txn).await.expect("commit"));
-            say(format!("volatile 0 {n} {at}"));
+            print_line(format!("volatile 0 {n} {at}"));
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     });
@@ -101,7 +101,7 @@ struct Acknowledged {
 }
 
 impl Acknowledged {
-    fn hear(&mut self, line: &str) {
+    fn record_line(&mut self, line: &str) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [kind @ ("found" | "wrote" | "volatile"), writer, n, at] = words[..] else { return };
         let (writer, n, at) = (writer.parse().expect("writer"), n.parse().expect("n"), at.parse().expect("revision"));
@@ -145,7 +145,7 @@ fn round(dir: &Path, life: Duration, acknowledged: &mut Acknowledged) {
     // Life begins when it has opened the store.
     let begun = loop {
         let line = received.recv_timeout(Duration::from_secs(20)).expect("the victim opens the store");
-        acknowledged.hear(&line);
+        acknowledged.record_line(&line);
         if line.starts_with("found") {
             break Instant::now();
         }
@@ -153,13 +153,13 @@ fn round(dir: &Path, life: Duration, acknowledged: &mut Acknowledged) {
     while let Some(left) = life.checked_sub(begun.elapsed())
         && let Ok(line) = received.recv_timeout(left)
     {
-        acknowledged.hear(&line);
+        acknowledged.record_line(&line);
     }
     victim.kill().expect("SIGKILL");
     let status = victim.wait().expect("the victim's end");
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "it ran until it was killed");
     reader.join().expect("reader");
-    received.try_iter().for_each(|line| acknowledged.hear(&line));
+    received.try_iter().for_each(|line| acknowledged.record_line(&line));
 }
 
 /// Opens what the victim left and holds it against what it had acknowledged.

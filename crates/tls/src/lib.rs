@@ -2,6 +2,7 @@
 //!
 //! * [`ServerVerifier`]: which certificates a client accepts of a server
 //! * [`ClientVerifier`]: which certificates a server accepts of a client
+//! * [`source_network`]: whose handshakes and connections count together
 //! * [`RotatingCertificate`]: a certificate and key for either side; every handshake uses the newest
 //!
 //! Every rustls verifier of Mainstay is here, so that the places where a certificate is accepted without an authority
@@ -10,6 +11,7 @@
 mod client_verifier;
 mod rotating_certificate;
 mod server_verifier;
+mod source_network;
 mod subject;
 #[cfg(test)]
 mod testing;
@@ -24,7 +26,7 @@ use rustls::{
 
 pub use self::{
     client_verifier::ClientVerifier, rotating_certificate::RotatingCertificate, server_verifier::ServerVerifier,
-    subject::Subject,
+    source_network::source_network, subject::Subject,
 };
 
 #[derive(Debug, thiserror::Error)]

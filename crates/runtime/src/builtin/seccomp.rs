@@ -1,6 +1,6 @@
 //! Seccomp profiles: which system calls a container may make.
 //!
-//! The default profile is the one that docker and containerd agree on, as a table of our own ([`usual`]). Profiles from a file are
+//! The default profile is the one that docker and containerd agree on, as a table of our own ([`default_profile`]). Profiles from a file are
 //! in OCI's or docker's JSON. Both become filters for the machine's own architecture; a program of another one (32-bit on
 //! a 64-bit machine) is killed at its first call.
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     error::RuntimeError,
-    images::{Auth, HOST_IMAGE, Image, Images, PullError, Usage},
+    images::{Auth, DiskUsage, HOST_IMAGE, Image, Images, PullError},
     port::Result,
 };
 
@@ -95,11 +95,11 @@ impl Images for CriImages {
         }
     }
 
-    async fn usage(&self) -> Result<Usage> {
+    async fn usage(&self) -> Result<DiskUsage> {
         let context = CallContext { doing: "ask for the size of images", what: "runtime", id: "" };
         let answer = with_timeout(QUERY_TIMEOUT, context, self.client.images().image_fs_info(proto::Empty {})).await?;
         let value = |v: Option<proto::UInt64Value>| v.map_or(0, |v| v.value);
-        Ok(answer.image_filesystems.into_iter().fold(Usage::default(), |sum, one| Usage {
+        Ok(answer.image_filesystems.into_iter().fold(DiskUsage::default(), |sum, one| DiskUsage {
             bytes: sum.bytes + value(one.used_bytes),
             inodes: sum.inodes + value(one.inodes_used),
         }))

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use crate::{
-    images::{Auth, HOST_IMAGE, Image, Images, PullError, Usage},
+    images::{Auth, DiskUsage, HOST_IMAGE, Image, Images, PullError},
     port::Result,
 };
 
@@ -32,7 +32,7 @@ struct State {
     present: BTreeMap<String, Image>,
     refusals: HashMap<String, Refusal>,
     pulls: Vec<Pull>,
-    usage: Usage,
+    usage: DiskUsage,
 }
 
 impl FakeImages {
@@ -74,7 +74,7 @@ impl FakeImages {
         self.state.lock().pulls.clone()
     }
 
-    pub fn set_usage(&self, usage: Usage) {
+    pub fn set_usage(&self, usage: DiskUsage) {
         self.state.lock().usage = usage;
     }
 
@@ -138,7 +138,7 @@ impl Images for FakeImages {
         Ok(())
     }
 
-    async fn usage(&self) -> Result<Usage> {
+    async fn usage(&self) -> Result<DiskUsage> {
         Ok(self.state.lock().usage)
     }
 }

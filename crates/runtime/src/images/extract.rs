@@ -23,13 +23,12 @@ use std::{
     rc::Rc,
 };
 
+use mainstay_files::{DiskUsage, disk_usage, remove_tree};
 use rustix::{
     fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags},
     io::Errno,
 };
 use tar::{Archive, Entry, EntryType};
-
-use super::du;
 
 pub const OPAQUE: &str = "trusted.overlay.opaque";
 const WHITEOUT: &[u8] = b".wh.";
@@ -60,7 +59,7 @@ type Result<T> = std::result::Result<T, ExtractError>;
 
 /// Extracts `archive` into the empty directory `into`. `lower` are the directories of the layers below, topmost first:
 /// a directory that the archive only implies looks as it does there.
-pub fn extract(archive: impl Read, into: &Path, lower: &[PathBuf]) -> Result<du::Usage> {
+pub fn extract(archive: impl Read, into: &Path, lower: &[PathBuf]) -> Result<DiskUsage> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(into, flags, Mode::empty()).map_err(|e| failed("open", into)(e))?;
     let mut layer = Layer { root, lower, times: HashMap::new(), last: None, room: MAX_LAYER };
@@ -75,7 +74,7 @@ pub fn extract(archive: impl Read, into: &Path, lower: &[PathBuf]) -> Result<du:
         headers_left.set(Some(MAX_HEADERS));
     }
     layer.finish()?;
-    du::usage(into).map_err(|source| ExtractError::Write { doing: "measure", path: into.into(), source })
+    disk_usage(into).map_err(|source| ExtractError::Write { doing: "measure", path: into.into(), source })
 }
 
 /// Ends with an error when more is read between the contents of two entries than may describe one.
@@ -215,7 +214,7 @@ impl Layer<'_> {
         }
         self.last = None;
         let inside = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
-        std::fs::remove_dir_all(inside).map_err(|source| write("replace", path, source))?;
+        remove_tree(&inside).map_err(|error| write("replace", path, error.into()))?;
         Ok(ReplacedEntry::Other)
     }
 

@@ -21,7 +21,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use mainstay_files::{create_private_dir, open_private};
+use mainstay_files::{create_private_dir, open_private, remove_tree};
 
 use super::{index::Index, name};
 
@@ -196,13 +196,6 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = remove_tree(&self.path);
-    }
-}
-
-fn remove_tree(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => Ok(()),
     }
 }
 

@@ -10,12 +10,11 @@ use std::{
     path::PathBuf,
 };
 
-use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, write_atomic};
+use mainstay_files::{DiskUsage, Durability, PRIVATE_FILE, create_private_dir, write_atomic};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Usage,
     extract::{self, ExtractError},
     files::{Files, create_image_root},
 };
@@ -71,10 +70,10 @@ pub fn exists(files: &Files, chain_id: &str) -> bool {
     files.layer(chain_id).is_some_and(|path| path.is_dir())
 }
 
-pub fn usage(files: &Files, chain_id: &str) -> io::Result<Usage> {
+pub fn usage(files: &Files, chain_id: &str) -> io::Result<DiskUsage> {
     let path = files.layer(chain_id).ok_or(io::ErrorKind::InvalidInput)?;
     let usage_file: LayerUsage = serde_json::from_slice(&fs::read(path.join("layer.json"))?)?;
-    Ok(Usage { bytes: usage_file.bytes, inodes: usage_file.inodes })
+    Ok(DiskUsage { bytes: usage_file.bytes, inodes: usage_file.inodes })
 }
 
 /// What a layer must be, and where it belongs.

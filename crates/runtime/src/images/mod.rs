@@ -6,7 +6,6 @@
 mod closed_files;
 mod collect;
 mod document;
-mod du;
 mod extract;
 mod files;
 mod import;
@@ -15,6 +14,7 @@ mod layers;
 mod name;
 mod pull;
 mod registry;
+mod registry_client;
 mod request_error;
 mod rootfs;
 mod store;
@@ -26,6 +26,7 @@ use std::path::PathBuf;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+pub use mainstay_files::DiskUsage;
 use mainstay_files::Format;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch as changes;
@@ -60,7 +61,7 @@ pub trait Images: Send + Sync {
     /// Removes it unless a container is made of it.
     async fn remove(&self, id: &str) -> Result<()>;
 
-    async fn usage(&self) -> Result<Usage>;
+    async fn usage(&self) -> Result<DiskUsage>;
 
     /// Mounts an image's files for the volume of a pod, and says where. Asked again, the same. The image stays while it is
     /// mounted. `volume` begins with [`VOLUME_PREFIX`].
@@ -100,12 +101,6 @@ pub struct Auth {
     pub password: String,
     /// Used instead of the two if not empty.
     pub token: String,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    pub bytes: u64,
-    pub inodes: u64,
 }
 
 #[derive(Debug, thiserror::Error)]

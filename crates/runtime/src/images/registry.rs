@@ -9,23 +9,20 @@ use std::{
 
 use futures::StreamExt;
 use mainstay_errors::error_chain;
-use oci_client::{
-    Client, Reference, RegistryOperation,
-    client::{BlobResponse, ClientConfig, ClientProtocol},
-    errors::{OciDistributionError, OciErrorCode},
-    secrets::RegistryAuth,
-};
+use oci_client::Reference;
+use reqwest::StatusCode;
 use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
 
-use super::{Auth, PullError, document::Descriptor, files::Files, layers, name, request_error, store::Options};
+use super::{
+    Auth, PullError,
+    document::Descriptor,
+    files::Files,
+    layers, name,
+    registry_client::{RegistryClient, RequestError},
+    store::Options,
+};
 
-const MANIFESTS: &[&str] = &[
-    "application/vnd.oci.image.manifest.v1+json",
-    "application/vnd.oci.image.index.v1+json",
-    "application/vnd.docker.distribution.manifest.v2+json",
-    "application/vnd.docker.distribution.manifest.list.v2+json",
-];
 /// No honest configuration is larger.
 const MAX_CONFIG: usize = 8 << 20;
 /// So often a blob is asked for within one pull, each time going on where the last try broke off.
@@ -33,10 +30,9 @@ const MAX_ATTEMPTS: u32 = 5;
 
 /// One pull's conversation with a registry.
 pub struct Registry {
-    client: Client,
+    client: RegistryClient,
     reference: String,
     name: Reference,
-    auth: RegistryAuth,
     stall: Duration,
 }
 
@@ -51,27 +47,10 @@ impl Registry {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let host = name.resolve_registry();
         let plain = is_loopback(host) || options.insecure.iter().any(|insecure| insecure == host);
-        let config = ClientConfig {
-            protocol: if plain { ClientProtocol::Http } else { ClientProtocol::Https },
-            read_timeout: Some(options.stall * 2), // ours is first
-            connect_timeout: Some(options.stall.min(Duration::from_secs(30))),
-            user_agent: concat!("mainstay/", env!("CARGO_PKG_VERSION")),
-            ..ClientConfig::default()
-        };
-        let failed = |why: String| PullError::Failed { reference: reference.to_owned(), why };
-        let client = Client::try_from(config).map_err(|e| failed(error_chain(&e)))?;
-        let auth = match auth {
-            Some(auth) if !auth.token.is_empty() => RegistryAuth::Bearer(auth.token.clone()),
-            Some(auth) if !auth.username.is_empty() => {
-                RegistryAuth::Basic(auth.username.clone(), auth.password.clone())
-            }
-            _ => RegistryAuth::Anonymous,
-        };
-        let registry = Self { client, reference: reference.to_owned(), name: name.clone(), auth, stall: options.stall };
-        registry
-            .with_stall_timeout(registry.client.auth(name, &registry.auth, RegistryOperation::Pull))
-            .await?
-            .map_err(|e| registry.explain(e))?;
+        let client =
+            RegistryClient::new(name, auth, plain, options.stall).map_err(|error| error.explain(reference, host))?;
+        let registry = Self { client, reference: reference.to_owned(), name: name.clone(), stall: options.stall };
+        registry.with_stall_timeout(registry.client.authenticate()).await?.map_err(|e| registry.explain(e))?;
         Ok(registry)
     }
 
@@ -81,18 +60,15 @@ impl Registry {
             Some(digest) => self.name.clone_with_digest(digest.to_owned()),
             None => self.name.clone(),
         };
-        let pulled = self.with_stall_timeout(self.client.pull_manifest_raw(&name, &self.auth, MANIFESTS)).await?;
-        let (bytes, digest) = pulled.map_err(|e| self.explain(e))?;
-        Ok((bytes.to_vec(), digest))
+        self.with_stall_timeout(self.client.manifest(&name)).await?.map_err(|e| self.explain(e))
     }
 
     /// A small blob. Verified.
     pub async fn config(&self, wanted: &Descriptor) -> Result<Vec<u8>, PullError> {
         let mut bytes = Vec::new();
-        let mut stream = self
-            .with_stall_timeout(self.client.pull_blob_stream(&self.name, wanted.digest.as_str()))
-            .await?
-            .map_err(|e| self.explain(e))?;
+        let answer =
+            self.with_stall_timeout(self.client.blob(&wanted.digest, 0)).await?.map_err(|e| self.explain(e))?;
+        let mut stream = answer.bytes_stream();
         while let Some(chunk) = self.with_stall_timeout(stream.next()).await? {
             bytes.extend(chunk.map_err(|e| self.failed(error_chain(&e)))?);
             if bytes.len() > MAX_CONFIG {
@@ -147,23 +123,13 @@ impl Registry {
             blob.restart().map_err(broken)?;
             length = 0;
         }
-        let digest = wanted.digest.as_str();
-        let mut stream = if length == 0 {
-            self.with_stall_timeout(self.client.pull_blob_stream(&self.name, digest))
-                .await?
-                .map_err(|e| self.fetch_error(e))?
-                .stream
-        } else {
-            let partial = self.client.pull_blob_stream_partial(&self.name, digest, length, None);
-            match self.with_stall_timeout(partial).await?.map_err(|e| self.fetch_error(e))? {
-                BlobResponse::Partial(rest) => rest.stream,
-                BlobResponse::Full(whole) => {
-                    blob.restart().map_err(broken)?;
-                    length = 0;
-                    whole.stream
-                }
-            }
-        };
+        let answer = self.with_stall_timeout(self.client.blob(&wanted.digest, length)).await?;
+        let answer = answer.map_err(|e| self.fetch_error(e))?;
+        if length > 0 && answer.status() != StatusCode::PARTIAL_CONTENT {
+            blob.restart().map_err(broken)?;
+            length = 0;
+        }
+        let mut stream = answer.bytes_stream();
         let mut file = tokio::fs::OpenOptions::new().append(true).open(&blob.path).await.map_err(broken)?;
         let mut interrupted = None;
         while interrupted.is_none() {
@@ -198,55 +164,18 @@ impl Registry {
             .map_err(|_| self.failed(format!("the registry sent nothing for {:?}", self.stall)))
     }
 
-    /// A connection that broke and a server that is busy are worth another try.
-    fn fetch_error(&self, error: OciDistributionError) -> FetchError {
-        let again = match &error {
-            OciDistributionError::RequestError(_) => true,
-            OciDistributionError::ServerError { code, .. } => *code >= 500 || *code == 429,
-            _ => false,
-        };
+    fn fetch_error(&self, error: RequestError) -> FetchError {
+        let is_transient = error.is_transient();
         let error = self.explain(error);
-        if again { FetchError::Transient(error) } else { FetchError::Final(error) }
+        if is_transient { FetchError::Transient(error) } else { FetchError::Final(error) }
     }
 
     pub fn failed(&self, why: String) -> PullError {
         PullError::Failed { reference: self.reference.clone(), why }
     }
 
-    fn explain(&self, error: OciDistributionError) -> PullError {
-        let reference = self.reference.clone();
-        match &error {
-            OciDistributionError::AuthenticationFailure(body) => {
-                PullError::Refused { reference, why: request_error::message_of_body(body) }
-            }
-            OciDistributionError::UnauthorizedError { .. } => {
-                PullError::Refused { reference, why: "401 Unauthorized".to_owned() }
-            }
-            OciDistributionError::ServerError { code: code @ (401 | 403), message, .. } => {
-                PullError::Refused { reference, why: format!("{code} {message}").trim().to_owned() }
-            }
-            OciDistributionError::ServerError { code: 404, .. } => PullError::NotFound { reference },
-            OciDistributionError::RegistryError { envelope, .. } => {
-                let has = |codes: &[OciErrorCode]| envelope.errors.iter().any(|e| codes.contains(&e.code));
-                use OciErrorCode::{BlobUnknown, Denied, ManifestUnknown, NameUnknown, NotFound, Unauthorized};
-                if has(&[Unauthorized, Denied]) {
-                    PullError::Refused { reference, why: request_error::message_of(envelope) }
-                } else if has(&[ManifestUnknown, NameUnknown, NotFound, BlobUnknown]) {
-                    PullError::NotFound { reference }
-                } else {
-                    PullError::Failed { reference, why: request_error::message_of(envelope) }
-                }
-            }
-            OciDistributionError::RequestError(request) => {
-                let host = request.url().and_then(|url| {
-                    let host = url.host_str()?;
-                    Some(url.port().map_or(host.to_owned(), |port| format!("{host}:{port}")))
-                });
-                let host = host.unwrap_or_else(|| self.name.resolve_registry().to_owned());
-                PullError::Failed { reference, why: request_error::explain(&host, request) }
-            }
-            _ => PullError::Failed { reference, why: error_chain(&error) },
-        }
+    fn explain(&self, error: RequestError) -> PullError {
+        error.explain(&self.reference, self.name.resolve_registry())
     }
 }
 

@@ -48,18 +48,21 @@ pub fn message_of(envelope: &OciEnvelope) -> String {
     envelope.errors.iter().map(message).collect::<Vec<String>>().join("; ")
 }
 
-/// The same of an answer that may be anything: registries and their token servers agree on no format.
+/// The same of an answer of a token server.
 pub fn message_of_body(body: &str) -> String {
+    message_in_body(body).unwrap_or_else(|| "authentication failed".to_owned())
+}
+
+/// The same of an answer that may be anything: registries and their token servers agree on no format. Nothing if it says nothing.
+pub fn message_in_body(body: &str) -> Option<String> {
+    let shortened = |text: &str| text.trim().chars().take(LONGEST_MESSAGE).collect::<String>();
     if let Ok(envelope) = serde_json::from_str::<OciEnvelope>(body) {
-        return message_of(&envelope);
+        return Some(shortened(&message_of(&envelope)));
     }
     let json = serde_json::from_str::<serde_json::Value>(body).unwrap_or_default();
     let field = ["details", "message", "error"].iter().find_map(|name| json[name].as_str());
     let first_line = body.trim().lines().next().unwrap_or_default();
-    match field.unwrap_or(first_line).trim() {
-        "" => "authentication failed".to_owned(),
-        text => text.chars().take(LONGEST_MESSAGE).collect(),
-    }
+    Some(shortened(field.unwrap_or(first_line))).filter(|text| !text.is_empty())
 }
 
 /// An `io::Error` shows what it wraps, which may be another one, to nobody who only follows `source()`.

@@ -22,14 +22,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, mountinfo, write_atomic};
+use mainstay_files::{
+    Durability, PRIVATE_FILE, create_private_dir, disk_usage, mountinfo, remove_file_if_exists, remove_tree,
+    write_atomic,
+};
 use rustix::{
     fs::{CWD, FileType, Mode, mknodat},
     io::Errno,
     mount::{MountFlags, MoveMountFlags, UnmountFlags, move_mount},
 };
 
-use super::{HOST_IMAGE, du, extract, files::Files};
+use super::{HOST_IMAGE, extract, files::Files};
 use crate::{
     error::RuntimeError,
     idmap::{self, UserNamespace},
@@ -145,10 +148,10 @@ pub fn release(files: &Files, container_id: &str) -> Result<()> {
         return Err(RuntimeError::failed(doing(), format!("{} is still mounted", mounted.display())));
     }
     for part in ["upper", "work", LOWER] {
-        ignore_not_found(fs::remove_dir_all(dir.join(part))).map_err(failed)?;
+        remove_tree(&dir.join(part)).map_err(|error| failed(error.into()))?;
     }
     ignore_not_found(fs::remove_dir(dir.join("merged"))).map_err(failed)?; // fails rather than delete what it should not hold
-    ignore_not_found(fs::remove_file(dir.join("image"))).map_err(failed)?;
+    remove_file_if_exists(&dir.join("image")).map_err(failed)?;
     ignore_not_found(fs::remove_dir(&dir)).map_err(failed)
 }
 
@@ -187,7 +190,7 @@ fn remove_leftover_probes(directory: &Path) -> io::Result<()> {
         for mounted in mountinfo::at_or_below(&entry.path())? {
             rustix::mount::unmount(&mounted, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?;
         }
-        ignore_not_found(fs::remove_dir_all(entry.path()))?;
+        remove_tree(&entry.path())?;
     }
     Ok(())
 }
@@ -195,7 +198,7 @@ fn remove_leftover_probes(directory: &Path) -> io::Result<()> {
 /// What the container itself wrote.
 pub fn upper_bytes(files: &Files, container_id: &str) -> Result<u64> {
     let upper = directory(files, container_id)?.join("upper");
-    match du::usage(&upper) {
+    match disk_usage(&upper) {
         Ok(usage) => Ok(usage.bytes),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             Err(RuntimeError::NotFound { what: "root filesystem", id: container_id.to_owned() })

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::{
-    Auth, HOST_IMAGE, Image, Images, PullError, Usage, VOLUME_PREFIX,
+    Auth, DiskUsage, HOST_IMAGE, Image, Images, PullError, VOLUME_PREFIX,
     closed_files::closed_paths,
     collect::{self, Candidate},
     document::{ImageConfig, ParsedConfig},
@@ -385,12 +385,12 @@ impl Images for ImageStore {
         .await
     }
 
-    async fn usage(&self) -> Result<Usage> {
+    async fn usage(&self) -> Result<DiskUsage> {
         let store = self.clone();
         blocking(move || {
             let index = store.index()?;
             let all: BTreeSet<&String> = index.images.values().flat_map(|record| &record.layers).collect();
-            let mut total = Usage::default();
+            let mut total = DiskUsage::default();
             for usage in all.into_iter().filter_map(|layer| layers::usage(&store.inner.files, layer).ok()) {
                 total.bytes += usage.bytes;
                 total.inodes += usage.inodes;

@@ -10,25 +10,25 @@ use crate::{
     },
 };
 
-fn own(namespace: &str) -> String {
+fn namespace_of_machine(namespace: &str) -> String {
     let link = fs::read_link(format!("/proc/self/ns/{namespace}")).expect("read a namespace");
     link.to_string_lossy().into_owned()
 }
 
-fn look(namespaces: &[&str]) -> String {
+fn print_namespaces(namespaces: &[&str]) -> String {
     namespaces.iter().map(|n| format!("readlink /proc/self/ns/{n};")).collect()
 }
 
 pub async fn containers_share_network_and_host_name(b: Arc<Bench>) {
     let pod = b.pod().await;
-    let one = pod.print(pod.shell("one", &look(&["net", "uts"]))).await;
-    let two = pod.print(pod.shell("two", &look(&["net", "uts"]))).await;
+    let one = pod.print(pod.shell("one", &print_namespaces(&["net", "uts"]))).await;
+    let two = pod.print(pod.shell("two", &print_namespaces(&["net", "uts"]))).await;
     assert_eq!(one, two);
     for namespace in ["net", "uts"] {
-        assert!(!one.contains(&own(namespace)), "{namespace} is not the machine's: {one}");
+        assert!(!one.contains(&namespace_of_machine(namespace)), "{namespace} is not the machine's: {one}");
     }
     let other = b.pod().await;
-    let three = other.print(other.shell("three", &look(&["net", "uts"]))).await;
+    let three = other.print(other.shell("three", &print_namespaces(&["net", "uts"]))).await;
     assert!(!one.lines().any(|line| three.contains(line)), "pods do not share: {one} {three}");
 }
 
@@ -41,14 +41,14 @@ pub async fn containers_share_loopback(b: Arc<Bench>) {
 
 pub async fn containers_share_ipc_but_not_the_machines(b: Arc<Bench>) {
     let pod = b.pod().await;
-    let one = pod.print(pod.shell("one", &look(&["ipc"]))).await;
-    let two = pod.print(pod.shell("two", &look(&["ipc"]))).await;
+    let one = pod.print(pod.shell("one", &print_namespaces(&["ipc"]))).await;
+    let two = pod.print(pod.shell("two", &print_namespaces(&["ipc"]))).await;
     assert_eq!(one, two);
-    assert_ne!(one.trim(), own("ipc"));
+    assert_ne!(one.trim(), namespace_of_machine("ipc"));
     let mut spec = b.pod_spec();
     spec.host_ipc = true;
     let open = b.pod_of(spec).await;
-    assert_eq!(open.print(open.shell("c", &look(&["ipc"]))).await.trim(), own("ipc"));
+    assert_eq!(open.print(open.shell("c", &print_namespaces(&["ipc"]))).await.trim(), namespace_of_machine("ipc"));
 }
 
 pub async fn containers_see_their_own_processes_only(b: Arc<Bench>) {
@@ -67,7 +67,7 @@ pub async fn a_shared_pid_namespace_shows_all(b: Arc<Bench>) {
     let observed =
         pod.print(pod.shell("c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '; readlink /proc/self/ns/pid")).await;
     assert!(observed.contains("271828"), "{observed}");
-    assert!(!observed.contains(&own("pid")), "{observed}");
+    assert!(!observed.contains(&namespace_of_machine("pid")), "{observed}");
     // The exit code is the container's own, whoever else lives in the namespace.
     b.runtime.stop_container(&id, std::time::Duration::ZERO).await.expect("stop");
     assert_eq!(super::bench::code(&pod.ended(&id).await), 137);
@@ -79,7 +79,7 @@ pub async fn the_machines_pid_namespace_can_be_asked_for(b: Arc<Bench>) {
     let mut spec = b.pod_spec();
     spec.pid = PidMode::Host;
     let pod = b.pod_of(spec).await;
-    assert_eq!(pod.print(pod.shell("c", &look(&["pid"]))).await.trim(), own("pid"));
+    assert_eq!(pod.print(pod.shell("c", &print_namespaces(&["pid"]))).await.trim(), namespace_of_machine("pid"));
     let status = pod.run(pod.shell("d", "exit 8")).await;
     assert_eq!(super::bench::code(&status), 8);
 }
@@ -88,7 +88,7 @@ pub async fn the_machines_network_can_be_asked_for(b: Arc<Bench>) {
     let mut spec = b.pod_spec();
     spec.host_network = true;
     let pod = b.pod_of(spec).await;
-    assert_eq!(pod.print(pod.shell("c", &look(&["net"]))).await.trim(), own("net"));
+    assert_eq!(pod.print(pod.shell("c", &print_namespaces(&["net"]))).await.trim(), namespace_of_machine("net"));
 }
 
 pub async fn the_host_name_is_as_asked(b: Arc<Bench>) {

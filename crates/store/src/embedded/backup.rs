@@ -14,6 +14,8 @@ use std::{
     sync::Arc,
 };
 
+use mainstay_files::remove_file_if_exists;
+
 use super::{
     disk::{self, Meta, Row},
     error::{BackupError, OpenError, RestoreError},
@@ -70,7 +72,7 @@ pub(super) fn write(
     entries.sort_by_key(|e| e.modified);
     let partial = unfinished(file);
     let written = (|| {
-        paths::remove_if_there(&partial).map_err(io(&partial))?;
+        remove_file_if_exists(&partial).map_err(io(&partial))?;
         disk::write_file(&partial, Meta::new(revision), rows(&entries))
             .map_err(|source| BackupError::Write { file: file.to_path_buf(), source })?;
         fs::File::open(&partial).and_then(|f| f.sync_all()).map_err(io(&partial))?;
@@ -156,7 +158,7 @@ pub fn restore(file: &Path, dir: &Path, existing: Existing) -> Result<Summary, R
     let revision = Revision(backup.state.revision().0.max(replaced) + REVISION_JUMP);
 
     let fresh = paths::fresh(dir);
-    paths::remove_if_there(&fresh).map_err(io(&fresh))?;
+    remove_file_if_exists(&fresh).map_err(io(&fresh))?;
     let mut entries = entries(&backup.state, |_| true);
     entries.sort_by_key(|e| e.modified);
     disk::write_file(&fresh, Meta::new(revision), rows(&entries))
@@ -170,7 +172,7 @@ pub fn restore(file: &Path, dir: &Path, existing: Existing) -> Result<Summary, R
         set_aside(dir).map_err(io(dir))?;
     }
     fs::rename(&fresh, &db).and_then(|()| paths::sync_dir(dir)).map_err(io(&db))?;
-    paths::remove_if_there(&flag).and_then(|()| paths::sync_dir(dir)).map_err(io(&flag))?;
+    remove_file_if_exists(&flag).and_then(|()| paths::sync_dir(dir)).map_err(io(&flag))?;
     verify_file(&db).map_err(target)
 }
 
@@ -182,7 +184,7 @@ fn set_aside(dir: &Path) -> io::Result<()> {
         let Some(name) = path.file_name() else { continue };
         match fs::rename(&path, aside.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Err(_) => paths::remove_if_there(&aside.join(name))?,
+            Err(_) => remove_file_if_exists(&aside.join(name))?,
             Ok(()) => {}
         }
     }

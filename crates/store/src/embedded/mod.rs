@@ -51,6 +51,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use mainstay_files::remove_file_if_exists;
 use parking_lot::Mutex;
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
@@ -289,7 +290,7 @@ fn create(dir: &Path) -> Result<(), OpenError> {
     }
     let fresh = paths::fresh(dir);
     let io = |source| OpenError::Io { path: fresh.clone(), source };
-    paths::remove_if_there(&fresh).map_err(io)?;
+    remove_file_if_exists(&fresh).map_err(io)?;
     disk::write_file(&fresh, Meta::new(Revision(0)), std::iter::empty())
         .map_err(|source| OpenError::Sqlite { file: fresh.clone(), source })?;
     fs::File::open(&fresh).and_then(|f| f.sync_all()).map_err(io)?;

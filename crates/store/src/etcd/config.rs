@@ -89,8 +89,8 @@ pub(super) struct Target {
 
 /// The endpoints of a configuration, ready to be connected to.
 pub(super) fn targets(config: &EtcdConfig) -> Result<Vec<Target>, EtcdConfigError> {
-    both("user", config.user.is_some(), "password", config.password.is_some())?;
-    both("cert_file", config.cert_file.is_some(), "key_file", config.key_file.is_some())?;
+    require_both("user", config.user.is_some(), "password", config.password.is_some())?;
+    require_both("cert_file", config.cert_file.is_some(), "key_file", config.key_file.is_some())?;
     let with_tls = config.ca_file.is_some() || config.cert_file.is_some();
     let uris = uris(&config.endpoints, with_tls)?;
     // Every endpoint gets its turn within one call's deadline.
@@ -176,7 +176,7 @@ fn read(path: &Path) -> Result<Vec<u8>, EtcdConfigError> {
     fs::read(path).map_err(|source| EtcdConfigError::File { path: path.into(), source })
 }
 
-fn both(a: &'static str, has_a: bool, b: &'static str, has_b: bool) -> Result<(), EtcdConfigError> {
+fn require_both(a: &'static str, has_a: bool, b: &'static str, has_b: bool) -> Result<(), EtcdConfigError> {
     match (has_a, has_b) {
         (true, false) => Err(EtcdConfigError::Half { given: a, wanting: b }),
         (false, true) => Err(EtcdConfigError::Half { given: b, wanting: a }),

@@ -8,7 +8,7 @@ use crate::images::testing::Tar;
 
 struct Made {
     dir: tempfile::TempDir,
-    result: Result<du::Usage>,
+    result: Result<DiskUsage>,
 }
 
 impl Made {

@@ -43,6 +43,8 @@ enum Fault {
     /// Sends so many bytes and then nothing.
     Stall(usize),
     Status(u16),
+    /// Answers with this code and blanks without end.
+    Endless(u16),
     Wrong,
 }
 
@@ -115,6 +117,11 @@ impl Server {
         let part = |bytes: &[u8]| Ok(Frame::data(Bytes::copy_from_slice(bytes)));
         let body: Body = match fault {
             Some(Fault::Status(code)) => return status(code, "out of order"),
+            Some(Fault::Endless(code)) => {
+                let blanks = stream::repeat_with(|| Ok(Frame::data(Bytes::from_static(&[b' '; 64 << 10]))));
+                let body = BodyExt::boxed(StreamBody::new(Box::pin(blanks) as SyncStream));
+                return Response::builder().status(code).body(body).unwrap();
+            }
             Some(Fault::CutOnce(bytes)) => {
                 self.faults.lock().remove(key);
                 self.sent.fetch_add(bytes, Ordering::Relaxed);
@@ -357,6 +364,25 @@ async fn a_registry_out_of_order_fails_and_says_how() {
     server.fault("v1", Fault::Status(403));
     let refused = test.store.pull(&server.name("v1"), None).await.unwrap_err();
     assert!(matches!(refused, PullError::Refused { .. }), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_registry_whose_answers_never_end_takes_no_memory() {
+    let server = Server::start(None).await;
+    server.image("v1", &[layer("a")]);
+    let config = layers::digest(&config(&[layer("a")], "v1"));
+    let test = TestStore::new();
+    for (victim, code, expected) in [
+        ("v1", 200, "its manifest is larger than any may be"),
+        ("v1", 503, "the registry answered 503 Service Unavailable"),
+        (config.as_str(), 200, "its configuration is too large"),
+    ] {
+        server.fault(victim, Fault::Endless(code));
+        let failed = test.store.pull(&server.name("v1"), None).await.unwrap_err();
+        assert!(matches!(&failed, PullError::Failed { why, .. } if why == expected), "{failed:?}");
+        server.faults.lock().clear();
+    }
+    test.store.pull(&server.name("v1"), None).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
