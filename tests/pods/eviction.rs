@@ -56,3 +56,36 @@ fn a_pod_that_writes_more_than_its_volume_may_hold_is_evicted() {
     assert_eq!(message, "Usage of EmptyDir volume \"d\" exceeds the limit \"2Mi\".");
     assert_eq!(k.value("pod small", "{.status.phase}"), "Running");
 }
+
+/// Directories within each other, more than a path can name and a stack can hold, and a file in the last one.
+const DIG: &str = "import os, sys, time
+os.chdir(sys.argv[1])
+for _ in range(20000):
+    os.mkdir('d')
+    os.chdir('d')
+open('file', 'wb').write(bytes(8 << 20))
+time.sleep(1000)";
+
+#[test]
+fn deep_directories_neither_hide_what_a_pod_writes_nor_end_the_agent_that_removes_them() {
+    let k = Kubectl::with_pods(Version::V1_32);
+    let pod = |name: &str, place: &str, limits: Value, size_limit: Value| {
+        let container = json!({
+            "name": "c", "image": "host", "command": ["python3", "-c", DIG, place], "resources": {"limits": limits},
+            "volumeMounts": [{"name": "d", "mountPath": "/d"}],
+        });
+        let volumes = json!([{"name": "d", "emptyDir": {"sizeLimit": size_limit}}]);
+        k.create(&manifest(name, json!({"containers": [container], "volumes": volumes})));
+    };
+    pod("layer", "/home", json!({"ephemeral-storage": "4Mi"}), Value::Null);
+    pod("volume", "/d", json!({}), json!("4Mi"));
+    for name in ["layer", "volume"] {
+        until(&k, &format!("pod {name}"), "{.status.phase} {.status.reason}", "Failed Evicted");
+    }
+    k.ok("delete pod layer volume");
+    let after = json!({"containers": [container("c", "exec sleep 1000", json!({}))]});
+    k.create(&manifest("after", after));
+    until_running(&k, "after");
+    let restarts = k.ok("get events --field-selector involvedObject.kind=Node,reason=Starting -o name");
+    assert_eq!(restarts.lines().count(), 1, "the agent runs on: {restarts}");
+}

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
-use mainstay_files::mountinfo;
+use mainstay_files::{mountinfo, remove_tree};
 use mainstay_network::Bridge;
 use mainstay_runtime::{ContainerStatus, Runtime, RuntimeError, cgroup::Cgroup, images::VOLUME_PREFIX};
 
@@ -13,7 +13,7 @@ use crate::{
     settings::Settings,
     standalone,
     user_ids::UserIds,
-    volumes::{VolumeError, Volumes, remove},
+    volumes::{VolumeError, Volumes},
     wake::Wake,
     worker,
 };
@@ -74,7 +74,7 @@ pub async fn teardown(
         volumes.release(&uid).await?;
     }
     runtime.images().unmount_volumes(VOLUME_PREFIX).await?;
-    if let Err(error) = remove::tree(&objects::checkpoint_directory(settings)) {
+    if let Err(error) = remove_tree(&objects::checkpoint_directory(settings)) {
         tracing::warn!(%error, "cannot remove checkpoints of API objects");
     }
     let user_ids = UserIds::of_machine(&settings.instance).release_all();

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, write_atomic};
+use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, remove_file_if_exists, write_atomic};
 
 const AUTHORITIES: [&str; 2] = ["ca", "node-ca"];
 /// Certificates that an authority has signed.
@@ -41,10 +41,7 @@ pub fn adopt(from: &Path, pki: &Path) -> Result<(), AuthoritiesError> {
     create_private_dir(pki).map_err(failed("create", pki))?;
     for name in SIGNED {
         let path = pki.join(name);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", &path)(error)),
-            _ => {}
-        }
+        remove_file_if_exists(&path).map_err(failed("remove", &path))?;
     }
     for (path, content) in files {
         write_atomic(&path, &content, PRIVATE_FILE, Durability::Durable).map_err(failed("write", &path))?;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use mainstay_api::node_loss::{FencePromise, Timing};
-use mainstay_files::{Durability, PRIVATE_FILE, write_atomic};
+use mainstay_files::{Durability, PRIVATE_FILE, remove_file_if_exists, write_atomic};
 use serde::{Deserialize, Serialize};
 
 /// Raised when an earlier version could not read the file any more.
@@ -60,10 +60,7 @@ impl PromiseFile {
 
     pub fn write(&self, groups: &[FencePromise]) -> io::Result<()> {
         if groups.is_empty() {
-            return match fs::remove_file(&self.0) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                Ok(()) | Err(_) => Ok(()),
-            };
+            return remove_file_if_exists(&self.0);
         }
         let groups = groups.iter().map(|group| group.witnesses.clone()).collect();
         let content = serde_json::to_vec(&Content { format: FORMAT, groups })?;

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeSet, fs, io, path::Path, time::Duration};
 
-use mainstay_files::mountinfo;
+use mainstay_files::{mountinfo, remove_file_if_exists};
 
 use super::{
     Instance, LeftoversError,
@@ -49,7 +49,7 @@ pub async fn remove_orphans(instance: &Instance, runtime_directory: &Path) -> Re
         let shm = run_dir.join("shm").join(sandbox);
         mountinfo::unmount_and_remove(&shm).map_err(removed(format!("remove {}", shm.display())))?;
         let socket = run_dir.join("s").join(sandbox);
-        remove_file(&socket).map_err(removed(format!("remove {}", socket.display())))?;
+        remove_file_if_exists(&socket).map_err(removed(format!("remove {}", socket.display())))?;
     }
     for (_, path) in &cgroups {
         remove_cgroup(path).map_err(removed(format!("remove cgroup {}", path.display())))?;
@@ -83,13 +83,6 @@ fn find_sandboxes(group: &Path, found: &mut Vec<(String, std::path::PathBuf)>) {
             Ok(name) if is_id(&name) => found.push((name, entry.path())),
             _ => find_sandboxes(&entry.path(), found),
         }
-    }
-}
-
-fn remove_file(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }
 

@@ -52,10 +52,7 @@ pub fn clean(log: &Path, limit: &LogLimit, now: Timestamp) -> io::Result<()> {
         let old =
             || modified().ok().and_then(|m| Timestamp::try_from(m).ok()).is_some_and(|m| now.duration_since(m) > KEEP);
         if index < surplus || old() {
-            match std::fs::remove_file(file) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+            mainstay_files::remove_file_if_exists(file)?;
         }
     }
     Ok(())

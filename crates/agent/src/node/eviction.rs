@@ -72,6 +72,8 @@ pub struct Candidate {
     pub containers: Vec<Share>,
     /// Disk used by volumes of the pod, in bytes: name, used, limit.
     pub volumes: Vec<(String, u64, Option<u64>)>,
+    /// Disk used by `/etc/hosts` and the like, which all containers of the pod can write, in bytes.
+    pub etc_files: u64,
 }
 
 /// What one container uses, and what it asked for.
@@ -105,6 +107,7 @@ impl Candidate {
             critical: source == Source::File || mirror || priority >= SYSTEM_CRITICAL,
             containers: all.map(asked).collect(),
             volumes: Vec::new(),
+            etc_files: 0,
         })
     }
 
@@ -113,7 +116,8 @@ impl Candidate {
         match signal {
             Signal::Memory => (sum(&|c| c.memory), sum(&|c| c.memory_request)),
             Signal::Disk | Signal::Inodes => {
-                (sum(&|c| c.disk) + self.volumes.iter().map(|v| v.1).sum::<u64>(), sum(&|c| c.disk_request))
+                let volumes = self.volumes.iter().map(|v| v.1).sum::<u64>();
+                (sum(&|c| c.disk) + volumes + self.etc_files, sum(&|c| c.disk_request))
             }
             Signal::Pids => (sum(&|c| c.pids), 0),
         }
@@ -223,7 +227,7 @@ mod tests {
     fn pod(uid: &str, priority: i32, memory: u64, request: u64) -> Candidate {
         let share = Share { name: "c".into(), memory, memory_request: request, ..Share::default() };
         let (critical, volumes) = (false, vec![]);
-        Candidate { uid: PodUid(uid.into()), priority, critical, containers: vec![share], volumes }
+        Candidate { uid: PodUid(uid.into()), priority, critical, containers: vec![share], volumes, etc_files: 0 }
     }
 
     fn victim(pods: &[Candidate]) -> &str {
@@ -276,6 +280,19 @@ mod tests {
             "Container c exceeded its local ephemeral storage limit \"2Mi\". ",
             "without a limit for all, each counts alone"
         );
+    }
+
+    #[test]
+    fn files_that_containers_share_beside_their_volumes_count_as_disk_of_the_pod() {
+        let mut own = pod("p", 0, 0, 0);
+        own.containers[0].disk_limit = Some(2 << 20);
+        own.etc_files = 3 << 20;
+        assert_eq!(
+            exceeds_own_limit(&own).unwrap(),
+            "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. "
+        );
+        let idle = pod("q", 0, 0, 0);
+        assert_eq!(first(Signal::Disk, &[own.clone(), idle]), Some(&own), "and under pressure");
     }
 
     #[tokio::test]

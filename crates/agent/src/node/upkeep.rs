@@ -2,12 +2,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
+use mainstay_files::disk_usage;
 use mainstay_runtime::{ContainerState, PodUid, observed::ContainerStats};
 
 use super::{
@@ -35,8 +37,6 @@ const CALM: SignedDuration = SignedDuration::from_mins(5);
 const CLEANED_UP: SignedDuration = SignedDuration::from_secs(30);
 /// How often images are looked at while the disk is fine, in looks.
 const IMAGES_EVERY: u64 = 30;
-/// More files than this in one volume are not counted.
-const MOST_FILES: usize = 1_000_000;
 
 #[derive(Default)]
 pub struct Upkeep {
@@ -181,6 +181,7 @@ impl NodeReporter {
                     share.disk += usage(own.join("containers").join(&share.name));
                 }
                 candidate.volumes = volumes(pod, &own.join("volumes"));
+                candidate.etc_files = usage(own.join("etc"));
                 Some(candidate)
             };
             pods.iter().filter_map(candidate).collect()
@@ -214,7 +215,8 @@ impl NodeReporter {
 fn has_disk_limit(pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let volumes = spec.volumes.iter().flatten().filter_map(|volume| volume.empty_dir.as_ref());
-    let mut limits = spec.containers.iter().filter_map(|c| c.resources.as_ref()?.limits.as_ref());
+    let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let mut limits = containers.filter_map(|c| c.resources.as_ref()?.limits.as_ref());
     volumes.into_iter().any(|volume| volume.size_limit.is_some())
         || limits.any(|limits| limits.contains_key("ephemeral-storage"))
 }
@@ -245,19 +247,36 @@ fn volumes(pod: &Pod, directory: &Path) -> Vec<(String, u64, Option<u64>)> {
     own.collect()
 }
 
-/// Bytes taken by a directory, on its own filesystem.
+/// Bytes taken by a directory, on its own filesystem; nothing if it is not there.
 fn usage(directory: PathBuf) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    let (mut bytes, mut files, mut queue) = (0, 0, vec![directory]);
-    while let Some(directory) = queue.pop() {
-        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-            let Ok(found) = entry.metadata() else { continue };
-            bytes += found.blocks() * 512;
-            files += 1;
-            if found.is_dir() && files < MOST_FILES {
-                queue.push(entry.path());
-            }
+    match disk_usage(&directory) {
+        Ok(usage) => usage.bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+        Err(error) => {
+            tracing::warn!(directory = %directory.display(), %error, "cannot measure what a pod takes of the disk");
+            0
         }
     }
-    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_limit_of_disk_counts_in_whichever_container_or_volume_it_is() {
+        let limited = json!({"name": "c", "resources": {"limits": {"ephemeral-storage": "1Gi"}}});
+        let free = json!({"name": "c"});
+        for (spec, expected) in [
+            (json!({"containers": [free]}), false),
+            (json!({"containers": [limited]}), true),
+            (json!({"initContainers": [limited], "containers": [free]}), true),
+            (json!({"containers": [free], "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Gi"}}]}), true),
+        ] {
+            let pod: Pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
+            assert_eq!(has_disk_limit(&pod), expected, "{spec}");
+        }
+    }
 }

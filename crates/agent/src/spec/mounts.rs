@@ -130,7 +130,7 @@ impl Specs {
         for (target, text) in texts {
             let file = directory.join(Path::new(target).file_name().unwrap_or_default());
             // In place: containers that run already have this very file.
-            if std::fs::read_to_string(&file).ok().as_deref() != Some(&text) {
+            if !has_text(&file, &text) {
                 std::fs::write(&file, text).map_err(failed)?;
             }
             // Every user in the container reads it, whatever our umask; nobody else gets to it on the machine.
@@ -143,6 +143,12 @@ impl Specs {
         files.push((path.unwrap_or(TERMINATION_LOG).to_owned(), last_words));
         Ok(files)
     }
+}
+
+/// Whether the file is this text. Containers may have made it as large as they like: it is read only if it is as long.
+fn has_text(file: &Path, text: &str) -> bool {
+    std::fs::metadata(file).is_ok_and(|found| found.len() == text.len() as u64)
+        && std::fs::read(file).is_ok_and(|content| content == text.as_bytes())
 }
 
 /// A file that any user in the container can write.

@@ -385,6 +385,36 @@ async fn a_container_gets_its_variables_arguments_and_files() {
     assert_eq!(got.annotations[SPEC_HASH], identity(&asked.spec.as_ref().unwrap().containers[0]));
 }
 
+/// The most memory that this process had so far, in KiB.
+fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_container_that_makes_its_hosts_file_huge_costs_no_memory_of_the_agent_and_the_next_one_has_its_own() {
+    let bench = Bench::new();
+    let (events, _writer) = Events::new("m1");
+    let specs = Specs::new(bench.settings.clone(), bench.objects.clone(), bench.volumes.clone(), events);
+    let (asked, _) = pod_with_container(json!({"name": "main", "image": "busybox"}));
+    let image = Image { id: "sha256:1".to_owned(), ..Image::default() };
+    let addresses = ["10.244.0.2".parse().unwrap()];
+    let wanted = ContainerRequest { pod: &asked, name: "main", attempt: 0, image: &image, addresses: &addresses };
+    let hosts = async || {
+        let got = specs.container(&wanted).await.unwrap();
+        got.mounts.into_iter().find(|mount| mount.target == Path::new("/etc/hosts")).unwrap().source
+    };
+    let file = hosts().await;
+    let written = std::fs::read_to_string(&file).unwrap();
+    // What root in the container may do; it takes no disk.
+    std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(2 << 30).unwrap();
+    hosts().await;
+    assert_eq!(std::fs::metadata(&file).unwrap().len(), written.len() as u64);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), written);
+    assert!(peak_memory() < 1 << 20, "{} KiB", peak_memory());
+}
+
 #[tokio::test]
 async fn what_a_container_lacks_is_named() {
     let bench = Bench::new();

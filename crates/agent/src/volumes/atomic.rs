@@ -13,12 +13,10 @@ use std::{
 };
 
 use jiff::Timestamp;
+use mainstay_files::remove_tree;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{
-    owner::{self, Group},
-    remove,
-};
+use super::owner::{self, Group};
 
 pub const DATA: &str = "..data";
 const DATA_TMP: &str = "..data_tmp";
@@ -142,7 +140,7 @@ fn show(directory: &Path, payload: &Payload) -> io::Result<()> {
         let name = entry?.file_name();
         let retained = name.to_str().is_some_and(|name| name.starts_with("..") || roots.contains(name));
         if !retained {
-            remove::tree(&directory.join(name)).map_err(io::Error::other)?;
+            remove_tree(&directory.join(name)).map_err(io::Error::other)?;
         }
     }
     Ok(())
@@ -155,7 +153,7 @@ fn sweep(directory: &Path) -> io::Result<()> {
         let name = entry?.file_name();
         let stale = name.to_str().is_some_and(|name| name.starts_with("..") && name != DATA);
         if stale && Path::new(&name) != current {
-            remove::tree(&directory.join(name)).map_err(io::Error::other)?;
+            remove_tree(&directory.join(name)).map_err(io::Error::other)?;
         }
     }
     Ok(())

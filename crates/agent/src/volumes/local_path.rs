@@ -18,10 +18,10 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use mainstay_errors::error_chain;
+use mainstay_files::remove_tree;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::remove;
 use crate::settings::Settings;
 
 /// On a Node: where its agent keeps volumes.
@@ -158,7 +158,7 @@ impl LocalPath {
                 continue;
             }
             let path = entry.path();
-            let removed = tokio::task::spawn_blocking(move || remove::tree(&path)).await;
+            let removed = tokio::task::spawn_blocking(move || remove_tree(&path)).await;
             match removed.map_err(io::Error::other)? {
                 Ok(()) => {
                     tracing::info!(volume = name, "removed the directory of a deleted volume");

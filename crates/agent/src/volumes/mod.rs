@@ -5,7 +5,7 @@
 //! * [`empty_dir`], [`host_path`], [`claim`], [`nfs`]: the other kinds; [`local_path`]: directories made for claims
 //! * [`cinder`]: disks that a cloud attaches to this machine for claims
 //! * [`owner`]: `fsGroup`; [`subpath`]: a part of a volume, however its inside tries to lead outside
-//! * [`table`]: what is mounted; [`remove`]: giving everything back without ever reaching through a mount
+//! * [`table`]: what is mounted, and giving everything back without ever reaching through a mount
 //!
 //! A pod that reads versions of ConfigMaps and Secrets ([`mainstay_api::config_versions`]) gets those of all its volumes or of none: while one copy cannot
 //! be read, the others are not exchanged either, and containers that are started meanwhile get the versions that the volumes show.
@@ -24,7 +24,6 @@ pub mod layout;
 pub mod local_path;
 mod nfs;
 mod owner;
-pub mod remove;
 pub mod subpath;
 mod table;
 #[cfg(test)]
@@ -42,6 +41,7 @@ use std::{
 use k8s_openapi::api::core::v1::{ImageVolumeSource, Pod, Volume};
 use mainstay_api::config_versions::ConfigVersions;
 use mainstay_errors::error_chain;
+use mainstay_files::{create_private_dir, remove_file_if_exists, remove_tree};
 use mainstay_runtime::{PodUid, Runtime, images::VOLUME_PREFIX};
 use parking_lot::Mutex;
 
@@ -597,13 +597,10 @@ fn link(target: &Path, link: &Path) -> io::Result<()> {
         return Ok(());
     }
     let parent = link.parent().unwrap_or(link);
-    mainstay_files::create_private_dir(parent)?;
+    create_private_dir(parent)?;
     let mut temporary = link.as_os_str().to_owned();
     temporary.push(".new");
-    match std::fs::remove_file(&temporary) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    remove_file_if_exists(Path::new(&temporary))?;
     std::os::unix::fs::symlink(target, &temporary)?;
     std::fs::rename(&temporary, link)
 }
@@ -622,5 +619,5 @@ fn release(directory: &Path) -> Result<(), VolumeError> {
         let why = format!("{} is still mounted: {}", stuck.path.display(), stuck.why);
         failed(&stuck.path, why)
     })?;
-    remove::tree(&directory).map_err(|error| failed(&directory, error_chain(&error)))
+    remove_tree(&directory).map_err(|error| failed(&directory, error_chain(&error)))
 }

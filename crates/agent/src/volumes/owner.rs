@@ -4,7 +4,6 @@
 //! (setgid). Links are never followed and other mounts never entered.
 
 use std::{
-    ffi::CString,
     fs, io,
     os::{
         fd::{AsRawFd, OwnedFd},
@@ -14,8 +13,8 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
+use mainstay_files::walk_tree;
 use nix::{
-    dir::Dir,
     errno::Errno,
     fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2},
     sys::stat::{SFlag, fstat},
@@ -50,39 +49,26 @@ pub fn set_group(path: &Path, group: &Group, read_only: bool) -> io::Result<()> 
         }
     }
     let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC);
-    let top = openat2(AT_FDCWD, path, how)?;
-    each(&top, group, read_only)
+    if !change(&openat2(AT_FDCWD, path, how)?, group, read_only)? {
+        return Ok(());
+    }
+    walk_tree(path, &mut |directory, name| {
+        let how = OpenHow::new()
+            .flags(OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
+            .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_XDEV);
+        match openat2(directory, name, how) {
+            Ok(entry) => change(&entry, group, read_only),
+            Err(Errno::ENOENT | Errno::EXDEV) => Ok(false), // gone, or not ours
+            Err(errno) => Err(errno.into()),
+        }
+    })?;
+    Ok(())
 }
 
 /// Gives `path` alone to the group.
 pub fn give_one(path: &Path, group: &Group, read_only: bool) -> io::Result<()> {
     let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC);
     change(&openat2(AT_FDCWD, path, how)?, group, read_only).map(drop)
-}
-
-fn each(opened: &OwnedFd, group: &Group, read_only: bool) -> io::Result<()> {
-    if !change(opened, group, read_only)? {
-        return Ok(());
-    }
-    let how = OpenHow::new().flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC);
-    let mut entries = Dir::from_fd(openat2(opened, ".", how)?)?;
-    let names: Vec<CString> =
-        entries.iter().map(|entry| entry.map(|e| e.file_name().to_owned())).collect::<Result<_, _>>()?;
-    drop(entries);
-    for name in names {
-        if matches!(name.to_bytes(), b"." | b"..") {
-            continue;
-        }
-        let how = OpenHow::new()
-            .flags(OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
-            .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_XDEV);
-        match openat2(opened, name.as_c_str(), how) {
-            Ok(inner) => each(&inner, group, read_only)?,
-            Err(Errno::ENOENT | Errno::EXDEV) => {} // gone, or not ours
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(())
 }
 
 /// Changes one thing, and says whether it is a directory.
@@ -103,4 +89,28 @@ fn change(opened: &OwnedFd, group: &Group, read_only: bool) -> io::Result<bool> 
         fs::set_permissions(&itself, fs::Permissions::from_mode(wanted))?;
     }
     Ok(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use mainstay_testing::deep_directories;
+
+    use super::*;
+
+    #[test]
+    fn directories_of_any_depth_get_the_group_and_what_links_lead_to_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (volume, other) = (dir.path().join("volume"), dir.path().join("other"));
+        fs::create_dir_all(volume.join("a/b")).unwrap();
+        fs::write(&other, "").unwrap();
+        std::os::unix::fs::symlink(&other, volume.join("a/link")).unwrap();
+        deep_directories(&volume, 20_000);
+        set_group(&volume, &Group { id: 4242, on_mismatch: false }, false).unwrap();
+        for path in ["", "a", "a/b", "d/d/d"] {
+            let found = fs::metadata(volume.join(path)).unwrap();
+            assert_eq!((found.gid(), found.mode() & 0o2070), (4242, 0o2070), "{path}");
+        }
+        assert_eq!(fs::metadata(&other).unwrap().gid(), 0);
+        mainstay_files::remove_tree(&volume).unwrap();
+    }
 }

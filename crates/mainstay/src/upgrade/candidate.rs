@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, anyhow};
+use mainstay_files::remove_file_if_exists;
 
 use crate::exit::Exit;
 
@@ -134,10 +135,7 @@ impl Candidate {
     pub fn install(self, installed: &InstalledProgram) -> Result<String, Exit> {
         let install = || -> io::Result<()> {
             let old = installed.old();
-            match fs::remove_file(&old) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+            remove_file_if_exists(&old)?;
             fs::hard_link(&installed.path, &old)?;
             fs::rename(&self.copy, &installed.path)?;
             sync_directory(&installed.path)

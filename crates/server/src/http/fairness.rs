@@ -13,13 +13,14 @@
 use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
     sync::{Arc, LazyLock},
 };
 
 use parking_lot::Mutex;
 
 use mainstay_api::wellknown::namespace::NODE_LEASES;
+pub use mainstay_tls::source_network;
 
 use crate::{
     auth::{NODES, SERVICE_ACCOUNTS, User},
@@ -119,14 +120,6 @@ impl Flow {
 
     pub fn level(&self) -> PriorityLevel {
         self.level
-    }
-}
-
-/// What counts as one source. One host usually has a whole /64 of IPv6 addresses.
-pub fn source_network(source: IpAddr) -> IpAddr {
-    match source.to_canonical() {
-        IpAddr::V4(address) => address.into(),
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
     }
 }
 

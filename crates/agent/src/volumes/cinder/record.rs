@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use mainstay_files::{create_private_dir, mountinfo, open_private};
+use mainstay_files::{create_private_dir, mountinfo, open_private, remove_file_if_exists};
 use mainstay_runtime::PodUid;
 use parking_lot::Mutex;
 
@@ -74,7 +74,7 @@ impl DiskRecords {
     pub fn remove(&self, handle: &str, pod: &PodUid) -> io::Result<()> {
         let lock = self.lock(handle);
         let _held = lock.lock();
-        remove_file(&self.volume(handle).join(PODS).join(&pod.0))?;
+        remove_file_if_exists(&self.volume(handle).join(PODS).join(&pod.0))?;
         self.remove_unused(handle)
     }
 
@@ -87,7 +87,7 @@ impl DiskRecords {
             let own = self.volume(&handle).join(PODS).join(&pod.0);
             if own.exists() {
                 is_changed = true;
-                remove_file(&own)?;
+                remove_file_if_exists(&own)?;
             }
             self.remove_unused(&handle)?;
         }
@@ -126,13 +126,6 @@ fn names(directory: &Path) -> Vec<String> {
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort();
     names
-}
-
-fn remove_file(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 use std::fs;
 
+use mainstay_files::{RemoveError, remove_tree};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::json;
 
 use super::*;
-use crate::volumes::{remove, subpath::SubPath};
+use crate::volumes::subpath::SubPath;
 
 #[tokio::test]
 async fn releasing_leaves_nothing_and_may_be_repeated() {
@@ -53,14 +54,14 @@ fn removing_stops_at_mounts_of_the_same_filesystem_too() {
     fs::create_dir(&host).unwrap();
     fs::write(host.join("kept"), "").unwrap();
     mount(Some(&host), &tree.join("a/b"), None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
-    let error = remove::tree(&tree).unwrap_err();
+    let error = remove_tree(&tree).unwrap_err();
     let untouched = host.join("kept").exists();
     umount2(&tree.join("a/b"), MntFlags::empty()).unwrap();
-    assert!(matches!(error, remove::RemoveError::Mounted(path) if path == tree.join("a/b")));
+    assert!(matches!(error, RemoveError::Mounted(path) if path == tree.join("a/b")));
     assert!(untouched);
-    remove::tree(&tree).unwrap();
+    remove_tree(&tree).unwrap();
     assert!(!tree.exists());
-    remove::tree(&tree).unwrap();
+    remove_tree(&tree).unwrap();
 }
 
 #[test]
@@ -80,6 +81,6 @@ fn removing_does_not_follow_links_and_takes_any_depth_and_width() {
     }
     fs::create_dir_all(&deep).unwrap();
     fs::write(deep.join("f"), "").unwrap();
-    remove::tree(&tree).unwrap();
+    remove_tree(&tree).unwrap();
     assert!(!tree.exists() && host.join("kept").exists());
 }
