@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use mainstay_errors::error_chain;
 
+use crate::terminal::printable;
+
 pub enum Exit {
     /// Told to do something that cannot be done.
     Refused(anyhow::Error),
@@ -19,11 +21,11 @@ impl Exit {
     pub fn report(self) -> ExitCode {
         match self {
             Self::Refused(error) => {
-                eprintln!("mainstay: {}", error_chain(error.as_ref()));
+                eprintln!("mainstay: {}", printable_error(&error));
                 ExitCode::from(1)
             }
             Self::Failed(error) => {
-                eprintln!("mainstay: {}", error_chain(error.as_ref()));
+                eprintln!("mainstay: {}", printable_error(&error));
                 ExitCode::from(2)
             }
             Self::Code(code) => ExitCode::from(code),
@@ -35,8 +37,27 @@ impl Exit {
     }
 }
 
+/// The whole chain, line by line: parts of it are what servers, webhooks and registries answered.
+fn printable_error(error: &anyhow::Error) -> String {
+    let chain = error_chain(error.as_ref());
+    chain.lines().map(printable).collect::<Vec<_>>().join("\n")
+}
+
 impl From<anyhow::Error> for Exit {
     fn from(error: anyhow::Error) -> Self {
         Self::Failed(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn an_error_keeps_its_lines_and_loses_control_characters() {
+        let error = anyhow!("denied by a webhook: \u{1b}[2Jall is well\nsecond line").context("create");
+        assert_eq!(printable_error(&error), "create: denied by a webhook: \u{fffd}[2Jall is well\nsecond line");
     }
 }

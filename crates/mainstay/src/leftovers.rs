@@ -11,6 +11,7 @@ use mainstay_errors::error_chain;
 use crate::{
     cli::{DownOptions, is_root},
     exit::Exit,
+    terminal::printable,
 };
 
 pub fn run(options: &DownOptions) -> Result<(), Exit> {
@@ -102,23 +103,49 @@ async fn remove_one(instance: &Instance, grace: Duration) -> Result<Vec<Leftover
 }
 
 fn describe(instance: &Instance, traces: &Traces) {
-    match &traces.data_dir {
-        Some(data_dir) => println!("{instance}: left over, its data directory {} is gone", data_dir.display()),
-        None => println!("{instance}: left over, nothing says where its data directory was"),
-    }
-    for process in &traces.processes {
-        println!("  process {} {}", process.pid, process.command);
-    }
-    list("mount", traces.mounts.iter().map(|path| path.display()));
-    list("interface", &traces.links);
-    list("address", &traces.addresses);
-    list("packet rules", &traces.tables);
-    list("cgroup", traces.cgroups.iter().map(|path| path.display()));
-    list("directory", traces.run_dir.iter().map(|path| path.display()));
+    lines(instance, traces).iter().for_each(|line| println!("{line}"));
 }
 
-fn list(what: &str, all: impl IntoIterator<Item = impl Display>) {
-    for one in all {
-        println!("  {what} {one}");
+/// What was left, for the terminal of an administrator: programs in pods choose their own names.
+fn lines(instance: &Instance, traces: &Traces) -> Vec<String> {
+    let mut lines = vec![match &traces.data_dir {
+        Some(data_dir) => format!("{instance}: left over, its data directory {} is gone", data_dir.display()),
+        None => format!("{instance}: left over, nothing says where its data directory was"),
+    }];
+    lines.extend(traces.processes.iter().map(|process| format!("  process {} {}", process.pid, process.command)));
+    lines.extend(list("mount", traces.mounts.iter().map(|path| path.display())));
+    lines.extend(list("interface", &traces.links));
+    lines.extend(list("address", &traces.addresses));
+    lines.extend(list("packet rules", &traces.tables));
+    lines.extend(list("cgroup", traces.cgroups.iter().map(|path| path.display())));
+    lines.extend(list("directory", traces.run_dir.iter().map(|path| path.display())));
+    lines.iter().map(|line| printable(line)).collect()
+}
+
+fn list<T: Display>(what: &str, all: impl IntoIterator<Item = T>) -> impl Iterator<Item = String> {
+    all.into_iter().map(move |item| format!("  {what} {item}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use mainstay_agent::leftovers::{PodProcess, Role};
+
+    use super::*;
+
+    #[test]
+    fn what_programs_call_themselves_does_not_reach_the_terminal_raw() {
+        let process = PodProcess {
+            pid: 7,
+            start_time: 1,
+            role: Role::Container,
+            sandbox: "s".to_owned(),
+            command: "sh\u{1b}]0;owned\u{7}\nmainstay: nothing is left".to_owned(),
+            data_dir: None,
+        };
+        let traces = Traces { processes: vec![process], mounts: vec!["/run/\u{1b}[2J".into()], ..Traces::default() };
+        let text = lines(&"mainstay".parse().unwrap(), &traces);
+        assert_eq!(text.len(), 3, "a line each: {text:?}");
+        assert!(text.iter().all(|line| !line.contains(char::is_control)), "{text:?}");
+        assert!(text[1].starts_with("  process 7 sh\u{fffd}]0;owned"), "{text:?}");
     }
 }

@@ -31,6 +31,7 @@ use self::{
 use crate::{
     cli::{DataDir, duration},
     exit::Exit,
+    terminal::printable,
     why,
 };
 
@@ -135,7 +136,7 @@ async fn drain(client: &Client, options: &DrainOptions) -> Result<(), Exit> {
         grace_seconds: options.grace_period,
         deadline,
         is_own_node: false,
-        report: &|pod, progress| println!("pod {} {}", full_name(pod), describe(&progress)),
+        report: &|pod, progress| println!("pod {} {}", full_name(pod), printable(&describe(&progress))),
     };
     let remaining = evictor.evict_all(evicted).await;
     if remaining.is_empty() {

@@ -38,7 +38,7 @@ pub fn explain_service(facts: &ServiceFacts, now: Timestamp) -> String {
     let load_balancer = facts.service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer");
     let status = facts.service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     if load_balancer && status.and_then(|balancer| balancer.ingress.as_ref()).is_none_or(Vec::is_empty) {
-        cause = cause.detail("it has no external address: Mainstay has no load balancer, and no other has set one");
+        cause = cause.detail("it has no external address: no load balancer has given it one (of clouds, Mainstay knows OpenStack, where one is configured)");
     }
     let own =
         cause.into_explanation(text::subject("service", &facts.service.metadata), text::history(&facts.events, now));

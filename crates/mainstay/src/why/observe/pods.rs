@@ -23,6 +23,9 @@ use crate::why::{
     target::WorkloadKind,
 };
 
+/// Of the end of a log, whose lines may be of any length, so much is read.
+const MOST_LOG: i64 = 1 << 20;
+
 impl Observer {
     pub async fn pod(&self, name: &str) -> anyhow::Result<Option<PodFacts>> {
         let Some(pod) = self.get::<Pod>(name).await? else { return Ok(None) };
@@ -114,7 +117,13 @@ impl Observer {
         for status in statuses.filter(|status| has_failed(status)) {
             let previous = status.state.as_ref().is_some_and(|state| state.running.is_some());
             let container = Some(status.name.clone());
-            let parameters = LogParams { container, previous, tail_lines: Some(5), ..LogParams::default() };
+            let parameters = LogParams {
+                container,
+                previous,
+                tail_lines: Some(5),
+                limit_bytes: Some(MOST_LOG),
+                ..LogParams::default()
+            };
             let name = pod.metadata.name.as_deref().unwrap_or_default();
             let log = optional(self.api::<Pod>().logs(name, &parameters)).await.unwrap_or_default();
             if let Some(line) = log.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
