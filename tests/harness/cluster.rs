@@ -53,7 +53,7 @@ impl Cluster {
     /// Starts with more flags.
     #[track_caller]
     pub fn start_with(flags: &[&str]) -> Self {
-        Self::of(Parts::Server, UMASK, owned(flags), None)
+        Self::launch_in_new_directory(Parts::Server, UMASK, owned(flags), None)
     }
 
     /// A cluster in which pods really run. Everything they leave on the machine goes with it.
@@ -67,13 +67,18 @@ impl Cluster {
     pub fn with_pods_and_umask(umask: &'static str, flags: &[&str]) -> Self {
         // A test machine's disk may be nearly full without that being what is tested.
         let flags = [machine_flags(), owned(&["--evict-disk", "0"]), owned(flags)].concat();
-        Self::of(Parts::ServerAndAgent, umask, flags, None)
+        Self::launch_in_new_directory(Parts::ServerAndAgent, umask, flags, None)
     }
 
     /// Likewise, with the data directory on a file system of this size, whose room is looked after.
     #[track_caller]
     pub fn with_pods_on_disk(size: &str, flags: &[&str]) -> Self {
-        Self::of(Parts::ServerAndAgent, UMASK, [machine_flags(), owned(flags)].concat(), Some(size))
+        Self::launch_in_new_directory(
+            Parts::ServerAndAgent,
+            UMASK,
+            [machine_flags(), owned(flags)].concat(),
+            Some(size),
+        )
     }
 
     /// A cluster with pods whose program is a file of its own, which may be replaced, and whose port stays the same.
@@ -96,7 +101,7 @@ impl Cluster {
     }
 
     #[track_caller]
-    fn of(parts: Parts, umask: &'static str, flags: Vec<String>, disk: Option<&str>) -> Self {
+    fn launch_in_new_directory(parts: Parts, umask: &'static str, flags: Vec<String>, disk: Option<&str>) -> Self {
         let dir = tempfile::Builder::new().prefix("mainstay-test-").tempdir().expect("make a directory");
         let disk = disk.map(|size| {
             let data = dir.path().join("data");

@@ -86,22 +86,22 @@ async fn stop_leaves_containers_running_and_down_ends_them_gracefully() {
     let mut cluster = Cluster::with_pods(&[]);
     let shared = tempfile::tempdir().expect("make a directory");
     let marks = Marks::new();
-    create(&cluster, &sleeper("p", &marks.of(0))).await;
+    create(&cluster, &sleeper("p", &marks.mark(0))).await;
     let script = "trap 'touch /shared/asked; exit 0' TERM; touch /shared/begun; while :; do sleep 0.05; done";
     create(&cluster, &once("polite", shared.path(), script)).await;
     eventually("it has begun", || shared.path().join("begun").exists().then_some(()));
     until(&cluster, "p", |pod| phase(pod) == "Running").await;
-    let before = host::pids(&marks.of(0));
+    let before = host::pids(&marks.mark(0));
     assert_eq!(before.len(), 1);
     let data_dir = cluster.data_dir();
     mainstay("stop", &data_dir);
     mainstay("stop", &data_dir);
-    assert_eq!(host::pids(&marks.of(0)), before, "it runs on");
+    assert_eq!(host::pids(&marks.mark(0)), before, "it runs on");
     assert!(!shared.path().join("asked").exists());
     cluster.kill(); // gone already; the harness has to know
     cluster.start_again();
     let pod = until(&cluster, "p", |pod| phase(pod) == "Running").await;
-    assert_eq!((restarts(&pod), host::pids(&marks.of(0))), (0, before));
+    assert_eq!((restarts(&pod), host::pids(&marks.mark(0))), (0, before));
     down(&data_dir);
     assert!(shared.path().join("asked").exists(), "ended by its stop signal");
     assert_eq!(host::traces(&data_dir), Vec::<String>::new());

@@ -18,17 +18,17 @@ async fn a_hundred_kills_leave_no_orphan_no_duplicate_and_nothing_behind() {
     let mut random = fastrand::Rng::new();
     println!("seed {}", random.get_seed());
     for number in 0..CALM {
-        create(&cluster, &sleeper(&format!("calm-{number}"), &marks.of(number))).await;
+        create(&cluster, &sleeper(&format!("calm-{number}"), &marks.mark(number))).await;
     }
     at_rest(&cluster, &marks).await;
-    let calm: Vec<_> = (0..CALM).map(|number| host::pids(&marks.of(number))).collect();
+    let calm: Vec<_> = (0..CALM).map(|number| host::pids(&marks.mark(number))).collect();
     let mut alive: Vec<String> = Vec::new();
     for round in 0..KILLS {
         let api = pods(&cluster).await;
         let name = format!("busy-{round}");
         // Whatever the kill cuts off may or may not have happened.
         let storm = async {
-            if api.create(&PostParams::default(), &sleeper(&name, &marks.of(CALM + round))).await.is_ok() {
+            if api.create(&PostParams::default(), &sleeper(&name, &marks.mark(CALM + round))).await.is_ok() {
                 alive.push(name.clone());
             }
             while alive.len() > 4 {
@@ -49,7 +49,7 @@ async fn a_hundred_kills_leave_no_orphan_no_duplicate_and_nothing_behind() {
         let calm = pod.metadata.name.as_ref().is_some_and(|name| name.starts_with("calm"));
         assert!(!calm || restarts(pod) == 0, "not restarted: {pod:?}");
     }
-    let after: Vec<_> = (0..CALM).map(|number| host::pids(&marks.of(number))).collect();
+    let after: Vec<_> = (0..CALM).map(|number| host::pids(&marks.mark(number))).collect();
     assert_eq!(calm, after, "the same processes, from before the first kill");
     delete_all(&cluster).await;
     assert!(at_rest(&cluster, &marks).await.is_empty());

@@ -32,7 +32,7 @@ impl Marks {
         Self(format!("{}.", fastrand::u64(1_000_000_000..9_999_999_999)))
     }
 
-    fn of(&self, number: usize) -> String {
+    fn mark(&self, number: usize) -> String {
         format!("{}{number:05}", self.0)
     }
 }

@@ -44,7 +44,7 @@ impl Vanished {
         fs::create_dir(shared.path().join("part")).expect("make a directory");
         fs::write(shared.path().join("beside"), "stays").expect("write a file");
         let marks = Marks::new();
-        create(&cluster, &privileged("privileged", &marks.of(0))).await;
+        create(&cluster, &privileged("privileged", &marks.mark(0))).await;
         create(&cluster, &with_sub_path("sharing", shared.path())).await;
         running(&cluster, &["privileged", "sharing"]).await;
         let data_dir = cluster.data_dir();
@@ -72,7 +72,7 @@ impl Vanished {
         assert_eq!(traces, Vec::<String>::new());
         let veths: Vec<_> = self.veths.iter().filter(|veth| veth.exists()).collect();
         assert_eq!(veths, Vec::<&PathBuf>::new());
-        assert_eq!(host::pids(&self.marks.of(0)), Vec::<u32>::new());
+        assert_eq!(host::pids(&self.marks.mark(0)), Vec::<u32>::new());
         for file in ["beside", "part/later"] {
             assert_eq!(fs::read_to_string(self.shared.path().join(file)).expect("a file of the host"), "stays");
         }
@@ -156,9 +156,9 @@ async fn down_ends_what_runs_after_its_data_directory_was_removed() {
 async fn leftovers_are_listed_and_removed_and_nobody_elses() {
     let beside = Cluster::with_pods(&[]);
     let marks = Marks::new();
-    create(&beside, &sleeper("p", &marks.of(0))).await;
+    create(&beside, &sleeper("p", &marks.mark(0))).await;
     running(&beside, &["p"]).await;
-    let before = host::pids(&marks.of(0));
+    let before = host::pids(&marks.mark(0));
     assert_eq!(before.len(), 1);
 
     let mut vanished = Vanished::new().await;
@@ -174,7 +174,7 @@ async fn leftovers_are_listed_and_removed_and_nobody_elses() {
     let text = mainstay(&["stop", "--data-dir", vanished.data_dir()]).ok();
     assert!(text.contains("Stopped."), "{text}");
     vanished.cluster.kill(); // gone already; the harness has to know
-    assert_eq!(host::pids(&vanished.marks.of(0)).len(), 1, "containers run on");
+    assert_eq!(host::pids(&vanished.marks.mark(0)).len(), 1, "containers run on");
 
     let listed = mainstay(&["down", "--leftovers", "--dry-run", "--instance", &instance]);
     assert_eq!(listed.code, 1, "{listed}");
@@ -189,7 +189,7 @@ async fn leftovers_are_listed_and_removed_and_nobody_elses() {
     let all = mainstay(&["down", "--leftovers", "--dry-run"]);
     let running = format!("{}: left alone, process", host::instance(&beside.data_dir()));
     assert!(all.code == 1 && all.stdout.contains(&running), "{all}");
-    assert_eq!(host::pids(&vanished.marks.of(0)).len(), 1, "listing removes nothing");
+    assert_eq!(host::pids(&vanished.marks.mark(0)).len(), 1, "listing removes nothing");
 
     mainstay(&["down", "--leftovers", "--instance", &instance, "--timeout", "2"]).ok();
     assert!(other.0.try_wait().expect("ask for its state").is_none(), "it is not ours");
@@ -197,7 +197,7 @@ async fn leftovers_are_listed_and_removed_and_nobody_elses() {
     vanished.assert_nothing_left();
     let clean = mainstay(&["down", "--leftovers", "--dry-run", "--instance", &instance]).ok();
     assert!(clean.contains("Nothing is left over."), "{clean}");
-    assert_eq!(host::pids(&marks.of(0)), before, "the other cluster runs on");
+    assert_eq!(host::pids(&marks.mark(0)), before, "the other cluster runs on");
     running_still(&beside).await;
 }
 
@@ -217,16 +217,16 @@ async fn a_start_after_its_data_directory_was_removed_leaves_nothing_of_before()
 
     vanished.cluster.kill();
     vanished.cluster.start_again();
-    assert_eq!(host::pids(&vanished.marks.of(0)), Vec::<u32>::new(), "what nobody knows does not run");
+    assert_eq!(host::pids(&vanished.marks.mark(0)), Vec::<u32>::new(), "what nobody knows does not run");
     let cgroups = host::sandbox_cgroups(&vanished.instance);
     assert_eq!(cgroups, Vec::<PathBuf>::new());
     let marks = Marks::new();
-    let mut new = sleeper("new", &marks.of(0));
-    let command = ["sh", "-c", "echo up; exec sleep $0", &marks.of(0)].map(str::to_owned);
+    let mut new = sleeper("new", &marks.mark(0));
+    let command = ["sh", "-c", "echo up; exec sleep $0", &marks.mark(0)].map(str::to_owned);
     new.spec.as_mut().expect("a pod has a spec").containers[0].command = Some(command.to_vec());
     create(&vanished.cluster, &new).await;
     running(&vanished.cluster, &["new"]).await;
-    eventually("it runs", || (host::pids(&marks.of(0)).len() == 1).then_some(()));
+    eventually("it runs", || (host::pids(&marks.mark(0)).len() == 1).then_some(()));
     let text = mainstay(&["down", "--data-dir", vanished.data_dir()]).ok();
     assert!(text.contains("Ended 1 pods with 1 running containers"), "{text}");
     let logs = format!("Log files stay in {}.", vanished.data_dir.join("logs").display());

@@ -13,7 +13,7 @@ use crate::{
 const EXIT_CODE: &str = "{.status.containerStatuses[0].state.terminated.exitCode}";
 
 /// A pod that a finalizer keeps in the API after its end, with a directory of the machine at `/s`.
-fn held(name: &str, shared: &Path, script: &str, fields: Value, grace: u32) -> String {
+fn pod_with_finalizer(name: &str, shared: &Path, script: &str, fields: Value, grace: u32) -> String {
     let c = merged(container("c", script, json!({"volumeMounts": [{"name": "s", "mountPath": "/s"}]})), fields);
     let volumes = json!([{"name": "s", "hostPath": {"path": shared}}]);
     let spec = json!({"terminationGracePeriodSeconds": grace, "volumes": volumes, "containers": [c]});
@@ -34,12 +34,12 @@ fn a_pre_stop_hook_ends_before_the_signal_and_the_grace_bounds_both() {
     let wait = "while :; do sleep 0.05; done";
     let polite = format!("trap 'echo TERM >> /s/polite; exit 7' TERM; {wait}");
     let hook = "echo hook begins >> /s/polite; until test -e /s/go; do sleep 0.1; done; echo hook ends >> /s/polite";
-    k.create(&held("polite", shared.path(), &polite, pre_stop(hook), 600));
+    k.create(&pod_with_finalizer("polite", shared.path(), &polite, pre_stop(hook), 600));
     // Its hook never ends: the container is still asked, once the grace is over.
     let patient = format!("trap 'echo TERM >> /s/patient; exit 8' TERM; {wait}");
-    k.create(&held("patient", shared.path(), &patient, pre_stop("exec sleep 1000"), 2));
+    k.create(&pod_with_finalizer("patient", shared.path(), &patient, pre_stop("exec sleep 1000"), 2));
     // Deletions may shorten the grace.
-    k.create(&held("deaf", shared.path(), &format!("trap '' TERM; {wait}"), json!({}), 600));
+    k.create(&pod_with_finalizer("deaf", shared.path(), &format!("trap '' TERM; {wait}"), json!({}), 600));
     let names = ["polite", "patient", "deaf"];
     names.iter().for_each(|name| until_running(&k, name));
 

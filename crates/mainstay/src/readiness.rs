@@ -12,14 +12,13 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
+use mainstay_api::wellknown::namespace::NODE_LEASES;
 use mainstay_files::{Durability, Format, PRIVATE_FILE, VERSION, write_atomic};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 /// How often what is not ready yet is looked at again.
 const INTERVAL: Duration = Duration::from_millis(200);
-
-const NODE_LEASES: &str = "kube-node-lease";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -1,7 +1,7 @@
 //! Services on this node: the Service table, DNS names, and draining of pods that end.
 //!
 //! What the API says of Services, EndpointSlices and Nodes is followed ([`follow`], read narrowly by [`wire`]) and kept in files
-//! ([`kept`]) for a start without it. [`reconciler`] brings the catalogue, and with it the packet rules, up to date; [`publish`]
+//! ([`checkpoint`]) for a start without it. [`reconciler`] brings the catalogue, and with it the packet rules, up to date; [`publish`]
 //! tells the API how far; [`names`] runs DNS; [`drain`] says whether a pod may still be sent to.
 
 pub mod checkpoint;

@@ -13,7 +13,7 @@ use kube::{
 };
 use mainstay_api::{
     cloud::{kluster::Kluster, node_pool::PoolSpec},
-    wellknown::namespace::SYSTEM,
+    wellknown::{kubernetes::MIRROR_POD, namespace::SYSTEM},
 };
 use mainstay_controllers::runtime::{
     ApiError, Change, Controller, Limits, ObjectKey, Plan, Runnable, context::resync_every, error,
@@ -47,8 +47,6 @@ pub const HOLDOFF: SignedDuration = SignedDuration::from_hours(7 * 24);
 const RESYNC: Duration = Duration::from_mins(5);
 const LIMITS: Limits = Limits { concurrent_reconciles: 10, longest_backoff: RESYNC };
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Set by the kubelet on the mirror of a static pod.
-const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 
 pub struct ServicingController {
     context: Arc<CloudContext>,

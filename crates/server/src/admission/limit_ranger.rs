@@ -7,7 +7,11 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use mainstay_api::{descriptor::Descriptor, quantity::Quantity};
+use mainstay_api::{
+    descriptor::Descriptor,
+    quantity::Quantity,
+    quota::{Amounts, parse_amounts},
+};
 use serde_json::{Value, json};
 
 use super::{Plugin, Request, TxnAdditions};
@@ -130,8 +134,6 @@ fn set_missing(container: &mut Value, field: &str, range: &Value, from: &str) ->
     names
 }
 
-type Amounts = BTreeMap<String, Quantity>;
-
 /// What somebody asks for: requests and limits by resource.
 #[derive(Default)]
 struct Demand {
@@ -141,13 +143,8 @@ struct Demand {
 
 impl Demand {
     fn from_resources(resources: &Value) -> Self {
-        Self { requests: amounts(&resources["requests"]), limits: amounts(&resources["limits"]) }
+        Self { requests: parse_amounts(&resources["requests"]), limits: parse_amounts(&resources["limits"]) }
     }
-}
-
-fn amounts(list: &Value) -> Amounts {
-    let pairs = list.as_object().into_iter().flatten();
-    pairs.filter_map(|(name, text)| Some((name.clone(), Quantity::parse(text.as_str()?).ok()?))).collect()
 }
 
 fn containers<'a>(pod: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> {
@@ -169,11 +166,12 @@ fn check_pod(pod: &Value, range: &Value) -> Vec<String> {
 
 fn check_claim(claim: &Value, range: &Value) -> Vec<String> {
     const KIND: &str = "PersistentVolumeClaim";
-    let demand = Demand { requests: amounts(&claim["spec"]["resources"]["requests"]), limits: Amounts::new() };
+    let demand = Demand { requests: parse_amounts(&claim["spec"]["resources"]["requests"]), limits: Amounts::new() };
     let mut violations = Vec::new();
     for item in items(range, KIND) {
-        violations.extend(amounts(&item["min"]).iter().filter_map(|(name, min)| below_min(KIND, name, min, &demand)));
-        violations.extend(amounts(&item["max"]).iter().filter_map(|(name, max)| {
+        violations
+            .extend(parse_amounts(&item["min"]).iter().filter_map(|(name, min)| below_min(KIND, name, min, &demand)));
+        violations.extend(parse_amounts(&item["max"]).iter().filter_map(|(name, max)| {
             let bound = format!("maximum {name} usage per {KIND} is {max}");
             match demand.requests.get(name) {
                 None => Some(format!("{bound}.  No request is specified")),
@@ -212,7 +210,8 @@ fn sum<'a>(lists: impl Iterator<Item = &'a Amounts> + Clone) -> Amounts {
 }
 
 fn check_bounds(kind: &str, item: &Value, demand: &Demand) -> Vec<String> {
-    let (min, max, ratio) = (amounts(&item["min"]), amounts(&item["max"]), amounts(&item["maxLimitRequestRatio"]));
+    let (min, max, ratio) =
+        (parse_amounts(&item["min"]), parse_amounts(&item["max"]), parse_amounts(&item["maxLimitRequestRatio"]));
     let min = min.iter().filter_map(|(name, min)| below_min(kind, name, min, demand));
     let max = max.iter().filter_map(|(name, max)| above_max(kind, name, max, demand));
     let ratio = ratio.iter().filter_map(|(name, ratio)| above_ratio(kind, name, ratio, demand));

@@ -2,7 +2,8 @@ use std::time::Duration;
 
 use mainstay_api::config_versions::{self, CONTAINERS_CONDITION, ConfigVersions, FILES_CONDITION};
 use mainstay_runtime::{
-    ContainerState, ContainerStatus as Seen, PodUid, SandboxId, SandboxStatus, observed::PodRef, spec::Resources,
+    ContainerState, ContainerStatus as ObservedContainer, PodUid, SandboxId, SandboxStatus, observed::PodRef,
+    spec::Resources,
 };
 use serde_json::json;
 
@@ -27,8 +28,8 @@ fn pod(spec: serde_json::Value) -> Pod {
     serde_json::from_value(json!({ "metadata": meta, "spec": spec })).expect("a pod")
 }
 
-fn seen(name: &str, attempt: u32, state: ContainerState) -> Seen {
-    Seen {
+fn container_status(name: &str, attempt: u32, state: ContainerState) -> ObservedContainer {
+    ObservedContainer {
         id: ContainerId(format!("{name}-{attempt}")),
         sandbox: SandboxId("s".into()),
         pod: PodRef { namespace: "default".into(), name: "web".into(), uid: PodUid("u".into()) },
@@ -59,7 +60,7 @@ fn exited(exit_code: i32, oom: bool) -> ContainerState {
     }
 }
 
-fn world(pod: &Pod, containers: Vec<Seen>) -> World {
+fn world(pod: &Pod, containers: Vec<ObservedContainer>) -> World {
     let sandbox = SandboxStatus {
         id: SandboxId("s".into()),
         pod: PodRef { namespace: "default".into(), name: "web".into(), uid: PodUid("u".into()) },
@@ -72,7 +73,7 @@ fn world(pod: &Pod, containers: Vec<Seen>) -> World {
     };
     let ready = probe::Results { started: true, ready: true, failed: None };
     let probes = containers.iter().filter(|c| c.state.is_running()).map(|c| (c.id.clone(), ready.clone())).collect();
-    let mut by_name: BTreeMap<String, Vec<Seen>> = BTreeMap::new();
+    let mut by_name: BTreeMap<String, Vec<ObservedContainer>> = BTreeMap::new();
     for container in containers {
         by_name.entry(container.name.clone()).or_default().push(container);
     }
@@ -126,18 +127,18 @@ fn a_pod_says_with_which_versions_its_containers_were_made() {
         r#"{"configmap/zones":"zones-5f3a09c2d81b7e46"}"#,
         r#"{"configmap/zones":"zones-5f3a09c2d81b7e46","secret/key":"key-5f3a09c2d81b7e46"}"#,
     );
-    let made = |name: &str, versions: &str| Seen {
+    let made = |name: &str, versions: &str| ObservedContainer {
         annotations: [(config_versions::ANNOTATION.to_owned(), versions.to_owned())].into(),
-        ..seen(name, 0, running())
+        ..container_status(name, 0, running())
     };
-    let reported = |containers: Vec<Seen>| {
+    let reported = |containers: Vec<ObservedContainer>| {
         let status = computed(&pod, &world(&pod, containers));
         let found = status.conditions.iter().flatten().find(|own| own.type_ == CONTAINERS_CONDITION).cloned();
         found.and_then(|own| own.message)
     };
     assert_eq!(reported(vec![made("a", both), made("b", both)]).as_deref(), Some(both));
     assert_eq!(reported(vec![made("a", both), made("b", one)]).as_deref(), Some(one), "as far as they agree");
-    assert_eq!(reported(vec![made("a", one), seen("b", 0, running())]), None, "one was made with none");
+    assert_eq!(reported(vec![made("a", one), container_status("b", 0, running())]), None, "one was made with none");
     assert_eq!(reported(vec![]), None);
 }
 
@@ -172,7 +173,7 @@ fn a_pod_says_what_it_waits_for_and_for_how_long_it_may() {
     };
     assert_eq!(condition(&status(&waiting, &facts), "DependenciesMet").1, reason("DependencyTimeout"));
 
-    let started = World { needs, ..world(&pod, vec![seen("c", 0, running())]) };
+    let started = World { needs, ..world(&pod, vec![container_status("c", 0, running())]) };
     assert_eq!(condition(&computed(&pod, &started), "DependenciesMet").0, "False", "the need is to be kept");
     let ready = condition(&computed(&pod, &started), "Ready");
     assert_eq!(ready, ("False".to_owned(), reason("DependenciesNotMet"), "waiting for db: 0 of 1 ready".to_owned()));
@@ -216,7 +217,7 @@ fn waiting(status: &ContainerStatus) -> (String, String) {
 #[test]
 fn a_running_pod_is_ready_and_has_its_addresses() {
     let pod = pod_with_policy("Always");
-    let status = computed(&pod, &world(&pod, vec![seen("app", 0, running())]));
+    let status = computed(&pod, &world(&pod, vec![container_status("app", 0, running())]));
     assert_eq!(status.phase.as_deref(), Some("Running"));
     assert_eq!(status.pod_ip.as_deref(), Some("10.244.0.7"));
     assert_eq!(status.host_ip.as_deref(), Some("192.0.2.1"));
@@ -252,7 +253,7 @@ fn nothing_of_a_rejected_pod_waits() {
 #[test]
 fn a_crash_loop_shows_the_pause_and_how_the_last_one_ended() {
     let pod = pod_with_policy("Always");
-    let status = computed(&pod, &world(&pod, vec![seen("app", 4, exited(1, false))]));
+    let status = computed(&pod, &world(&pod, vec![container_status("app", 4, exited(1, false))]));
     assert_eq!(status.phase.as_deref(), Some("Running"));
     let app = app(&status);
     let (reason, message) = waiting(&app);
@@ -267,7 +268,7 @@ fn a_crash_loop_shows_the_pause_and_how_the_last_one_ended() {
 fn endings_have_the_words_users_grep_for() {
     let reason = |state| {
         let pod = pod_with_policy("Never");
-        let status = computed(&pod, &world(&pod, vec![seen("app", 0, state)]));
+        let status = computed(&pod, &world(&pod, vec![container_status("app", 0, state)]));
         let ended = app(&status).state.and_then(|state| state.terminated).expect("terminated");
         (status.phase.unwrap(), ended.reason.unwrap(), ended.exit_code)
     };
@@ -298,7 +299,7 @@ fn trouble_with_images_and_configuration_is_named() {
 fn a_pod_waits_for_its_init_containers_and_names_them() {
     let init = json!([{ "name": "first", "image": "i" }]);
     let pod = pod(json!({ "initContainers": init, "containers": [{ "name": "app", "image": "app:1" }] }));
-    let status = computed(&pod, &world(&pod, vec![seen("first", 0, running())]));
+    let status = computed(&pod, &world(&pod, vec![container_status("first", 0, running())]));
     assert_eq!(status.phase.as_deref(), Some("Pending"));
     assert_eq!(waiting(&app(&status)).0, "PodInitializing");
     let condition = status.conditions.iter().flatten().find(|c| c.type_ == "Initialized").expect("Initialized");
@@ -310,14 +311,14 @@ fn readiness_gates_hold_back_readiness_alone() {
     let mut pod = pod_with_policy("Always");
     let gate = k8s_openapi::api::core::v1::PodReadinessGate { condition_type: "example.com/ok".into() };
     pod.spec.as_mut().unwrap().readiness_gates = Some(vec![gate]);
-    let status = computed(&pod, &world(&pod, vec![seen("app", 0, running())]));
+    let status = computed(&pod, &world(&pod, vec![container_status("app", 0, running())]));
     assert_eq!((holds(&status, "ContainersReady"), holds(&status, "Ready")), (Some(true), Some(false)));
 }
 
 #[test]
 fn transition_times_change_only_with_the_status() {
     let pod = pod_with_policy("Always");
-    let world = world(&pod, vec![seen("app", 0, running())]);
+    let world = world(&pod, vec![container_status("app", 0, running())]);
     let first = computed(&pod, &world);
     let facts = Facts {
         pod: &pod,
@@ -333,7 +334,7 @@ fn transition_times_change_only_with_the_status() {
 #[test]
 fn containers_that_went_with_their_sandbox_keep_their_last_words() {
     let pod = pod_with_policy("Never");
-    let before = computed(&pod, &world(&pod, vec![seen("app", 0, exited(3, false))]));
+    let before = computed(&pod, &world(&pod, vec![container_status("app", 0, exited(3, false))]));
     let mut gone = world(&pod, vec![]);
     gone.pod.finished = true;
     let facts = Facts {
@@ -352,9 +353,9 @@ fn containers_that_went_with_their_sandbox_keep_their_last_words() {
 #[test]
 fn a_terminal_phase_that_somebody_set_in_the_api_is_never_left() {
     let pod = pod_with_policy("Always");
-    let mut ended = world(&pod, vec![seen("app", 0, exited(143, false))]);
+    let mut ended = world(&pod, vec![container_status("app", 0, exited(143, false))]);
     ended.pod.finished = true;
-    let reported = computed(&pod, &world(&pod, vec![seen("app", 0, running())]));
+    let reported = computed(&pod, &world(&pod, vec![container_status("app", 0, running())]));
     let text = |text: &str| Some(text.to_owned());
     let failed = PodStatus { phase: text("Failed"), reason: text("ByHand"), message: text("why"), ..reported.clone() };
     let facts = Facts {

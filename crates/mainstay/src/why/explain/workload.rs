@@ -106,7 +106,7 @@ fn job(facts: &WorkloadFacts, troubled: Option<&Explanation>) -> Cause {
         return Cause::new(format!("is complete: {succeeded}{of} pods succeeded"));
     }
     if let Some(condition) = true_condition("Failed") {
-        let (reason, message) = (word(condition, "reason"), text::clause(word(condition, "message")));
+        let (reason, message) = (text_field(condition, "reason"), text::clause(text_field(condition, "message")));
         let pod = troubled.map_or_else(String::new, |pod| format!("; {}", pod.sentence()));
         return Cause::new(format!("failed: {reason}: {message}{pod}"));
     }
@@ -132,24 +132,24 @@ fn conditions(data: &Value) -> impl Iterator<Item = &Value> {
     data["status"]["conditions"].as_array().into_iter().flatten()
 }
 
-fn word<'a>(condition: &'a Value, field: &str) -> &'a str {
+fn text_field<'a>(condition: &'a Value, field: &str) -> &'a str {
     condition[field].as_str().unwrap_or_default()
 }
 
 /// Conditions that say that something fails.
 fn failing_conditions(data: &Value) -> Vec<String> {
-    let failing = conditions(data).filter(|condition| match word(condition, "type") {
-        "ReplicaFailure" => word(condition, "status") == "True",
-        "Progressing" | "Available" => word(condition, "status") == "False",
+    let failing = conditions(data).filter(|condition| match text_field(condition, "type") {
+        "ReplicaFailure" => text_field(condition, "status") == "True",
+        "Progressing" | "Available" => text_field(condition, "status") == "False",
         _ => false,
     });
     let line = |condition: &Value| {
         format!(
             "{} is {}: {}: {}",
-            word(condition, "type"),
-            word(condition, "status"),
-            word(condition, "reason"),
-            word(condition, "message")
+            text_field(condition, "type"),
+            text_field(condition, "status"),
+            text_field(condition, "reason"),
+            text_field(condition, "message")
         )
     };
     failing.map(line).collect()
