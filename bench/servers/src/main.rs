@@ -24,6 +24,11 @@ use nix::sys::signal::Signal;
 use process::{Etcd, Server};
 use serde_json::json;
 
+/// How long a candidate has watched the Lease at least when its leader is lost.
+const WATCHES: Duration = Duration::from_secs(3);
+/// How often leaders renew it.
+const RENEWAL: Duration = Duration::from_secs(1);
+
 #[derive(Parser)]
 struct Options {
     /// The mainstay binary to measure
@@ -104,6 +109,9 @@ async fn lose_leader(servers: &mut [Server; 2], loss: Loss, round: usize) -> any
         }
     };
     servers[leader].restart().await?;
+    // A candidate counts silence from its own first look at the Lease, so one that has just been started would wait for longer than one
+    // that was there before. The moment of the loss within the period of renewals differs from round to round.
+    tokio::time::sleep(WATCHES + RENEWAL.mul_f64((round % 10) as f64 / 10.0)).await;
     Ok(took)
 }
 
