@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::sync::OnceCell;
 
 use crate::{
-    admission::{self, EventRates, MatchConditionsCache, PolicyCache, QuotaLocks},
+    admission::{self, EventRates, MatchConditionsCache, PolicyCache, QuotaLocks, RangeReservations},
     aggregator::Aggregator,
     auth::{jws, service_account, verified_tokens::VerifiedTokens},
     authorize::rbac::RbacCache,
@@ -56,8 +56,8 @@ pub struct Api {
     pub(crate) webhooks: WebhookClient,
     token_key: OnceCell<Arc<jws::Key>>,
     pub(crate) verified_tokens: VerifiedTokens,
-    /// Held while a range of pod addresses is chosen and committed, so that requests of one server do not collide.
-    pub(crate) pod_range_lock: Arc<tokio::sync::Mutex<()>>,
+    /// Ranges of pod addresses that requests of this server are about to take, so that they do not collide.
+    pub(crate) pod_ranges: RangeReservations,
 }
 
 /// The object or collection a request is about.
@@ -105,7 +105,7 @@ impl Api {
             webhooks: WebhookClient::default(),
             token_key: OnceCell::new(),
             verified_tokens: VerifiedTokens::default(),
-            pod_range_lock: Arc::default(),
+            pod_ranges: RangeReservations::default(),
         }
     }
 

@@ -55,6 +55,7 @@ use tokio::sync::OwnedMutexGuard;
 
 pub use self::{
     event_rate_limit::EventRates,
+    pod_ranges::RangeReservations,
     pod_security::{Level, PodSecuritySettings},
     policy::{MatchConditionsCache, PolicyCache},
     resource_quota::QuotaLocks,
@@ -187,6 +188,8 @@ pub struct TxnAdditions {
     pub ops: Vec<Op>,
     /// Locks that are held until the write is committed or given up.
     pub locks: Vec<OwnedMutexGuard<()>>,
+    /// The range of pod addresses that the write takes, reserved until then.
+    pub pod_range: Option<pod_ranges::RangeReservation>,
     /// The object as mutating policies left it, if some of them run once more when others change it.
     pub after_policies: Option<Value>,
     /// A plugin changed the object such that defaults and validation must run anew.

@@ -1,6 +1,10 @@
+use std::{net::Ipv4Addr, time::Duration};
+
+use futures::future::join_all;
 use http::{Method, StatusCode};
 use mainstay_api::registry::Registry;
-use mainstay_store::Memory;
+use mainstay_store::{Listing, Memory, Outcome, Store, StoreError, Txn, Watch};
+use tokio::sync::Barrier;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -129,4 +133,104 @@ async fn a_range_that_a_router_still_routes_is_not_handed_out() {
     assert_eq!(node(&own, "c").await.0, StatusCode::SERVICE_UNAVAILABLE);
     list_routes(&own, json!({})).await;
     assert_eq!(node(&own, "c").await.1["spec"]["podCIDR"], "10.1.1.0/24");
+}
+
+/// A store in which no Node is committed before so many are about to be.
+struct CommitsTogether {
+    inner: Memory,
+    together: Barrier,
+}
+
+#[async_trait]
+impl Store for CommitsTogether {
+    async fn get(&self, key: &str) -> Result<(Option<Arc<Entry>>, Revision), StoreError> {
+        self.inner.get(key).await
+    }
+
+    async fn list(&self, query: List<'_>) -> Result<Listing, StoreError> {
+        self.inner.list(query).await
+    }
+
+    async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {
+        if txn.compares.iter().any(|compare| compare.key.starts_with(RANGES)) {
+            self.together.wait().await;
+        }
+        self.inner.commit(txn).await
+    }
+
+    async fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watch>, StoreError> {
+        self.inner.watch(prefix, after).await
+    }
+
+    async fn compact(&self, at: Revision) -> Result<(), StoreError> {
+        self.inner.compact(at).await
+    }
+
+    async fn revision(&self) -> Result<Revision, StoreError> {
+        self.inner.revision().await
+    }
+}
+
+fn handler_on(store: Arc<dyn Store>, bits: u8) -> Arc<Handler> {
+    let settings = Settings { pod_range: (Ipv4Addr::new(10, 1, 0, 0), bits), ..Settings::default() };
+    Arc::new(Handler::new(Api::new(Registry::builtin(), store, settings), CancellationToken::new()))
+}
+
+#[tokio::test]
+async fn machines_that_register_together_do_not_wait_for_each_others_commits() {
+    const NODES: usize = 16;
+    let store = Arc::new(CommitsTogether { inner: Memory::new(), together: Barrier::new(NODES) });
+    let handler = handler_on(store, 16);
+    let register = |number: usize| {
+        let handler = handler.clone();
+        async move {
+            let node = json!({"metadata": {"name": format!("n{number}")}});
+            let (code, node) = BootstrapClient::new(&handler).call(Method::POST, "/api/v1/nodes", Some(&node)).await;
+            assert_eq!(code, StatusCode::CREATED, "{node}");
+            node["spec"]["podCIDR"].as_str().unwrap().to_owned()
+        }
+    };
+    let registered = tokio::time::timeout(Duration::from_secs(60), join_all((0..NODES).map(register)));
+    let mut ranges = registered.await.expect("all commits are under way at once");
+    ranges.sort_by_key(|range| range.split('.').nth(2).unwrap().parse::<u8>().unwrap());
+    let expected: Vec<String> = (0..NODES).map(|number| format!("10.1.{number}.0/24")).collect();
+    assert_eq!(ranges, expected);
+}
+
+#[tokio::test]
+async fn a_range_that_a_write_did_not_take_in_the_end_is_the_next() {
+    let handler = handler_on(Arc::new(Memory::new()), 22);
+    let own = BootstrapClient::new(&handler);
+    let tried = json!({"metadata": {"name": "tried"}});
+    let (code, answer) = own.call(Method::POST, "/api/v1/nodes?dryRun=All", Some(&tried)).await;
+    assert_eq!((code, &answer["spec"]["podCIDR"]), (StatusCode::CREATED, &json!("10.1.0.0/24")));
+    assert_eq!(node(&own, "a").await.1["spec"]["podCIDR"], json!("10.1.0.0/24"));
+    assert_eq!(node(&own, "a").await.0, StatusCode::CONFLICT);
+    assert_eq!(node(&own, "b").await.1["spec"]["podCIDR"], json!("10.1.1.0/24"));
+}
+
+#[tokio::test]
+async fn servers_that_share_a_store_never_give_out_the_same_addresses() {
+    let store = Arc::new(Memory::new());
+    let (first, second) = (handler_on(store.clone(), 21), handler_on(store, 21));
+    let (first, second) = (BootstrapClient::new(&first), BootstrapClient::new(&second));
+    let mut given = Vec::new();
+    for (client, name) in [(&first, "a"), (&second, "b"), (&first, "c"), (&second, "d")] {
+        given.push(node(client, name).await.1["spec"]["podCIDR"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(given, ["10.1.0.0/24", "10.1.1.0/24", "10.1.2.0/24", "10.1.3.0/24"]);
+    // A Node that brings a range of another size.
+    let bring = |name: &str, range: &str| json!({"metadata": {"name": name}, "spec": {"podCIDR": range}});
+    let brought = bring("e", "10.1.4.0/23");
+    assert_eq!(second.call(Method::POST, "/api/v1/nodes", Some(&brought)).await.0, StatusCode::CREATED);
+    assert_eq!(node(&first, "f").await.1["spec"]["podCIDR"], json!("10.1.6.0/24"));
+    for taken in ["10.1.5.0/24", "10.1.6.0/25", "10.1.0.0/16"] {
+        let (code, refused) = first.call(Method::POST, "/api/v1/nodes", Some(&bring("g", taken))).await;
+        assert_eq!(code, StatusCode::UNPROCESSABLE_ENTITY, "{taken}: {refused}");
+        assert!(refused["message"].as_str().unwrap().contains("the range of node"), "{refused}");
+    }
+    // What it held is free again with it.
+    assert_eq!(first.call(Method::DELETE, "/api/v1/nodes/e", None).await.0, StatusCode::OK);
+    let brought = bring("h", "10.1.4.0/24");
+    assert_eq!(first.call(Method::POST, "/api/v1/nodes", Some(&brought)).await.0, StatusCode::CREATED);
 }
