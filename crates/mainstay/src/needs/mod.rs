@@ -1,12 +1,16 @@
 //! `mainstay needs`: which workloads need which, and which of the needs are not met; as text, or as a graph for Graphviz.
 
 mod graph;
+pub mod message;
 
 use std::{collections::BTreeMap, path::PathBuf};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use k8s_openapi::api::{apps::v1::ReplicaSet, core::v1::Pod};
+use k8s_openapi::api::{
+    apps::v1::ReplicaSet,
+    core::v1::{Pod, Service},
+};
 use kube::{
     Api, Client, Resource,
     api::{ListParams, ObjectMeta},
@@ -48,9 +52,10 @@ pub fn run(options: &NeedsOptions) -> Result<(), Exit> {
         let namespace = options.namespace.as_deref();
         let pods: Vec<Pod> = list(&client, namespace).await.context("list pods")?;
         let sets: Vec<ReplicaSet> = list(&client, namespace).await.context("list ReplicaSets")?;
+        let services: Vec<Service> = list(&client, namespace).await.context("list Services")?;
         let deployments: BTreeMap<String, WorkloadName> =
             sets.iter().filter_map(|set| Some((set.metadata.uid.clone()?, controller(&set.metadata)?))).collect();
-        let graph = NeedsGraph::new(&pods, |pod| {
+        let graph = NeedsGraph::new(&pods, &services, |pod| {
             let owner = pod.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
             let above = owner.and_then(|owner| deployments.get(&owner.uid).cloned());
             above.or_else(|| controller(&pod.metadata)).unwrap_or_else(|| WorkloadName::from_meta("pod", &pod.metadata))

@@ -11,7 +11,10 @@ use kube::{
 use mainstay_api::needs::{self, NeedTarget, Needs, WorkloadKind};
 
 use super::{Observer, optional};
-use crate::why::explain::{AwaitedFacts, is_troubled};
+use crate::{
+    needs::message::{find_missing, needed_name},
+    why::explain::{AwaitedFacts, is_troubled},
+};
 
 /// No chain that people can follow is longer, and a cycle has no end.
 const LONGEST_CHAIN: usize = 8;
@@ -86,12 +89,6 @@ impl Observer {
 /// The first need that the condition's message is about, and how the pod names it.
 fn first_unmet(pod: &Pod, message: &str) -> Option<(String, NeedTarget)> {
     let needs = Needs::from_annotations(&pod.metadata.annotations);
-    let named = needs.needs.into_iter().map(|need| {
-        let name = match &need.target {
-            NeedTarget::Service { service, .. } => service.to_string(),
-            NeedTarget::Workload { .. } | NeedTarget::Object { .. } => need.target.to_string(),
-        };
-        (name, need.target)
-    });
-    named.into_iter().find(|(name, _)| message.contains(&format!("{name}: ")))
+    let named = needs.needs.into_iter().map(|need| (needed_name(&need.target), need.target));
+    named.into_iter().find(|(name, _)| find_missing(message, name).is_some())
 }
