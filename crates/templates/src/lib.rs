@@ -11,5 +11,5 @@ mod nesting;
 pub mod render;
 pub mod version;
 
-pub use render::{MAX_OUTPUT, MAX_SOURCE, TemplateError, check_syntax, render};
+pub use render::{Input, MAX_OUTPUT, MAX_SOURCE, TemplateError, check_syntax, render, render_inputs};
 pub use version::version;

@@ -8,7 +8,9 @@
 
 use std::{collections::BTreeMap, fmt, io};
 
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, syntax::SyntaxConfig, value::Serde};
+use minijinja::{
+    AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, machinery::parse, syntax::SyntaxConfig, value::Serde,
+};
 use serde_json::Value;
 
 use crate::nesting::{TooDeep, check_nesting};
@@ -101,11 +103,12 @@ const NAME: &str = "template";
 /// Of the thread that parses: within the bounds of [`check_nesting`] the engine needs a fraction of it, also without optimization.
 const PARSER_STACK: usize = 32 << 20;
 
-/// Whether a text is a template. Within a process that must not end, whatever the text is.
+/// Whether a text is a template. Within a process that must not end, whatever the text is: it is parsed and no more, since the engine's compiler evaluates
+/// constant expressions, and `"x" * 100000000` is one.
 pub fn check_syntax(source: &str) -> Result<(), TemplateError> {
     check_bounds(source)?;
     let parse = || {
-        let parsed = environment().template_from_named_str(NAME, source).map(drop);
+        let parsed = parse(source, NAME, syntax()).map(drop);
         parsed.map_err(|error| TemplateError::from_engine(&error, source))
     };
     std::thread::scope(|scope| {
@@ -127,14 +130,44 @@ fn check_bounds(source: &str) -> Result<(), TemplateError> {
     })
 }
 
+/// Something that templates read, as the engine has it: many templates can be rendered over it without converting it again.
+#[derive(Clone, Debug)]
+pub struct Input(minijinja::Value);
+
+impl Input {
+    /// What a JSON text says.
+    pub fn from_json(text: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(text).map(Self)
+    }
+
+    pub fn list(items: Vec<Self>) -> Self {
+        Self(items.into_iter().map(|Self(item)| item).collect())
+    }
+}
+
+impl From<&Value> for Input {
+    fn from(value: &Value) -> Self {
+        Self(Serde(value).into())
+    }
+}
+
 /// What a template makes of its inputs.
 pub fn render(source: &str, inputs: &BTreeMap<String, Value>) -> Result<String, TemplateError> {
+    render_inputs(source, inputs.iter().map(|(name, value)| (name.as_str(), Input::from(value))))
+}
+
+/// The same of inputs that are converted already.
+pub fn render_inputs<'n>(
+    source: &str,
+    inputs: impl Iterator<Item = (&'n str, Input)>,
+) -> Result<String, TemplateError> {
     check_bounds(source)?;
     let environment = environment();
     let failed = |error: Error| TemplateError::from_engine(&error, source);
     let template = environment.template_from_named_str(NAME, source).map_err(failed)?;
     let mut output = BoundedOutput::default();
-    let result = template.render_captured_to(Serde(inputs), &mut output).map(drop);
+    let inputs = minijinja::Value::from_pairs(inputs.map(|(name, Input(value))| (name, value)));
+    let result = template.render_captured_to(inputs, &mut output).map(drop);
     if output.exceeded {
         return Err(TemplateError::new(format!("renders more than {MAX_OUTPUT} bytes")));
     }

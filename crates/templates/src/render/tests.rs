@@ -46,6 +46,29 @@ fn syntax_errors_name_their_line() {
 }
 
 #[test]
+fn constant_expressions_are_not_evaluated_where_templates_are_only_checked() {
+    // 100 MB each: together more than a machine has.
+    let huge = vec!["'x' * 100000000"; 60].join(" ~ ");
+    assert_eq!(check_syntax(&format!("{{{{ {huge} }}}}")), Ok(()));
+    assert_eq!(check_syntax("{{ [1] * 100000000 == [1] * 100000000 }}"), Ok(()));
+}
+
+#[test]
+fn inputs_that_are_converted_once_render_like_those_that_are_not() {
+    let value = json!({ "b": [1, 2.5, -3, 18446744073709551615_u64, true, null], "a": { "z": "x", "y": [] } });
+    let source = "{{ all|tojson }} {{ all.b[1] }} {{ all.b[3] + 1 }} {% for key in all.a %}{{ key }}{% endfor %}";
+    let expected = render(source, &inputs(json!({ "all": value }))).unwrap();
+    let input = Input::from_json(value.to_string().as_bytes()).unwrap();
+    for _ in 0..2 {
+        assert_eq!(render_inputs(source, [("all", input.clone())].into_iter()).unwrap(), expected);
+    }
+    let list = Input::list(vec![input.clone(), Input::from(&json!(7))]);
+    let rendered = render_inputs("{{ l|length }} {{ l[1] }} {{ l[0].a.z }}", [("l", list)].into_iter());
+    assert_eq!(rendered.unwrap(), "2 7 x");
+    assert!(Input::from_json(b"{").is_err());
+}
+
+#[test]
 fn endless_templates_are_stopped() {
     let endless = "{% for a in range(90000) %}{% for b in range(90000) %}{% set c = b %}{% endfor %}{% endfor %}";
     assert!(error(endless).contains("takes more than 5000000 steps"), "{}", error(endless));
