@@ -56,7 +56,7 @@ mod workloads;
 pub use certificates::{CertificateAuthority, CertificateRequest, Signer};
 pub use config_templates::{
     notify::{CommandResult, ConsumerNotifier, PodCommand, PodRequest},
-    renderer::TemplateRenderer,
+    renderer::{InputText, TemplateRenderer, render_texts},
 };
 pub use expiry::{ExpiringKind, ExpirySweeper, SweepError};
 pub use manager::{Settings, run, run_with_metrics};

@@ -1,33 +1,46 @@
 //! Renders ConfigTemplates in a few long-lived processes of this program, each bounded in memory and time.
 //!
 //! Whoever may write templates of a namespace may not harm the server: a template can double a text with every step, which the engine does not bound. A process
-//! is sent one job after the other on its standard input and answers each on its standard output, both as frames: a length, then JSON. A job that takes too much
-//! memory or CPU time kills its process, and that is the job's failure alone: the next job gets another process. Time is counted per job, memory from a process
+//! is sent one job after the other on its standard input and answers each on its standard output, both as [`frames`]. A job that takes too
+//! much memory or CPU time kills its process, and that is the job's failure alone: the next job gets another process. Time is counted per job, memory from a process
 //! that is replaced after [`MOST_JOBS`] jobs, so that nothing of one template stays for those after it for long.
 //!
+//! What many templates read, such as a Service, is sent to a process once and decoded there once ([`shared_texts`]); values of Secrets never stay.
+//!
 //! One process per job was refused: starting one costs ten times as much as rendering a usual template, and a Service may have a thousand readers.
+
+mod frames;
+mod shared_texts;
 
 use std::{
     collections::BTreeMap,
     io::{self, Read, Write},
     process::{ExitCode, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use futures::future::BoxFuture;
-use mainstay_controllers::TemplateRenderer;
-use mainstay_templates::{TemplateError, render};
+use mainstay_controllers::{InputText, TemplateRenderer};
+use mainstay_templates::{TemplateError, render_inputs};
 use nix::sys::{
     resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit},
     time::TimeValLike,
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     process::{Child, ChildStdin, ChildStdout, Command},
     sync::Semaphore,
+};
+
+use self::{
+    frames::{decode_job, frame, frame_length},
+    shared_texts::{DecodedTexts, SentTexts},
 };
 
 /// The argument with which the program is one of these processes.
@@ -43,14 +56,6 @@ const MAX_PROCESSES: usize = 2;
 const MOST_JOBS: usize = 1000;
 /// One that nobody needed for so long ends.
 const IDLE: Duration = Duration::from_secs(30);
-/// No job and no reply is larger.
-const LARGEST_FRAME: u32 = 128 << 20;
-
-#[derive(Serialize, Deserialize)]
-struct Job {
-    template: String,
-    inputs: BTreeMap<String, Value>,
-}
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 enum RenderReply {
@@ -67,9 +72,9 @@ pub fn main() -> ExitCode {
     if bounded.is_err() {
         return ExitCode::FAILURE;
     }
-    let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
+    let (mut input, mut output, mut texts) = (io::stdin().lock(), io::stdout().lock(), DecodedTexts::default());
     loop {
-        match serve_job(&mut input, &mut output) {
+        match serve_job(&mut input, &mut output, &mut texts) {
             Ok(true) => {}
             Ok(false) => return ExitCode::SUCCESS,
             Err(_) => return ExitCode::FAILURE,
@@ -78,7 +83,7 @@ pub fn main() -> ExitCode {
 }
 
 /// Says whether there was one.
-fn serve_job(input: &mut impl Read, output: &mut impl Write) -> io::Result<bool> {
+fn serve_job(input: &mut impl Read, output: &mut impl Write, texts: &mut DecodedTexts) -> io::Result<bool> {
     let mut length = [0; 4];
     match input.read_exact(&mut length) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
@@ -87,9 +92,9 @@ fn serve_job(input: &mut impl Read, output: &mut impl Write) -> io::Result<bool>
     let mut job = vec![0; frame_length(length)?];
     input.read_exact(&mut job)?;
     limit_cpu_time()?;
-    let Job { template, inputs } = serde_json::from_slice(&job)?;
-    drop(job);
-    let reply = match render(&template, &inputs) {
+    let (header, sent) = decode_job(&job)?;
+    let inputs = texts.decode(&header, sent)?;
+    let reply = match render_inputs(&header.template, inputs.into_iter()) {
         Ok(content) => RenderReply::Rendered(content),
         Err(TemplateError { line, problem, detail }) => RenderReply::Failed { line, problem, detail },
     };
@@ -107,33 +112,49 @@ fn limit_cpu_time() -> io::Result<()> {
     Ok(setrlimit(Resource::RLIMIT_CPU, limit.min(most), most)?)
 }
 
-fn frame_length(bytes: [u8; 4]) -> io::Result<usize> {
-    let length = u32::from_be_bytes(bytes);
-    if length > LARGEST_FRAME {
-        return Err(io::Error::other("a frame is too large"));
-    }
-    usize::try_from(length).map_err(io::Error::other)
-}
-
-fn frame(content: &impl Serialize) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; 4];
-    serde_json::to_writer(&mut bytes, content)?;
-    let length = u32::try_from(bytes.len() - 4).ok().filter(|length| *length <= LARGEST_FRAME);
-    let length = length.ok_or_else(|| io::Error::other("the inputs are too large"))?;
-    bytes[..4].copy_from_slice(&length.to_be_bytes());
-    Ok(bytes)
-}
-
 /// Renders in such processes.
 pub struct RenderPool {
     seats: Semaphore,
-    /// Processes that wait for a job; never more than there are seats.
-    idle: Mutex<Vec<RenderProcess>>,
+    idle: Arc<IdleProcesses>,
 }
 
 impl Default for RenderPool {
     fn default() -> Self {
-        Self { seats: Semaphore::new(MAX_PROCESSES), idle: Mutex::default() }
+        Self { seats: Semaphore::new(MAX_PROCESSES), idle: Arc::default() }
+    }
+}
+
+/// Processes that wait for a job; never more than there are seats.
+#[derive(Default)]
+struct IdleProcesses {
+    processes: Mutex<Vec<RenderProcess>>,
+    /// Whether a task ends those that nobody needs.
+    is_watched: AtomicBool,
+}
+
+impl IdleProcesses {
+    fn take(&self) -> Option<RenderProcess> {
+        self.processes.lock().pop()
+    }
+
+    fn put(self: &Arc<Self>, process: RenderProcess) {
+        self.processes.lock().push(process);
+        if !self.is_watched.swap(true, Ordering::SeqCst) {
+            tokio::spawn(Self::end_unneeded(self.clone()));
+        }
+    }
+
+    async fn end_unneeded(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(IDLE).await;
+            let mut processes = self.processes.lock();
+            processes.retain(|process| process.idle_since.elapsed() < IDLE);
+            if processes.is_empty() {
+                // Under the lock: whoever puts one back later begins anew.
+                self.is_watched.store(false, Ordering::SeqCst);
+                return;
+            }
+        }
     }
 }
 
@@ -142,6 +163,7 @@ struct RenderProcess {
     _process: Child,
     input: ChildStdin,
     output: ChildStdout,
+    sent: SentTexts,
     jobs: usize,
     idle_since: tokio::time::Instant,
 }
@@ -150,16 +172,12 @@ impl TemplateRenderer for RenderPool {
     fn render(
         &self,
         template: String,
-        inputs: BTreeMap<String, Value>,
+        inputs: BTreeMap<String, InputText>,
     ) -> BoxFuture<'_, Result<String, TemplateError>> {
         Box::pin(async move {
             let _seat = self.seats.acquire().await;
             let failed = |problem: String| Err(TemplateError { line: None, problem, detail: None });
-            let job = match frame(&Job { template, inputs }) {
-                Ok(job) => job,
-                Err(error) => return failed(format!("cannot be rendered: {error}")),
-            };
-            match tokio::time::timeout(TIMEOUT, self.run(&job)).await {
+            match tokio::time::timeout(TIMEOUT, self.run(&template, &inputs)).await {
                 Ok(Ok(Some(RenderReply::Rendered(content)))) => Ok(content),
                 Ok(Ok(Some(RenderReply::Failed { line, problem, detail }))) => {
                     Err(TemplateError { line, problem, detail })
@@ -176,28 +194,24 @@ impl TemplateRenderer for RenderPool {
 
 impl RenderPool {
     /// Nothing if the process died of the job. One that had died before it is not the job's fault: it is tried once more.
-    async fn run(&self, job: &[u8]) -> io::Result<Option<RenderReply>> {
-        if let Some(mut process) = self.take_idle() {
-            match process.exchange(job).await {
+    async fn run(&self, template: &str, inputs: &BTreeMap<String, InputText>) -> io::Result<Option<RenderReply>> {
+        if let Some(mut process) = self.idle.take() {
+            let job = process.sent.encode_job(template, inputs)?;
+            match process.exchange(&job).await {
                 Ok(reply) => return Ok(Some(self.give_back(process, reply))),
                 Err(error) => tracing::debug!(%error, "a renderer of templates ended; the job is tried in a new one"),
             }
         }
         let mut process = RenderProcess::start()?;
-        Ok(process.exchange(job).await.ok().map(|reply| self.give_back(process, reply)))
-    }
-
-    fn take_idle(&self) -> Option<RenderProcess> {
-        let mut idle = self.idle.lock();
-        idle.retain(|process| process.idle_since.elapsed() < IDLE);
-        idle.pop()
+        let job = process.sent.encode_job(template, inputs)?;
+        Ok(process.exchange(&job).await.ok().map(|reply| self.give_back(process, reply)))
     }
 
     fn give_back(&self, mut process: RenderProcess, reply: RenderReply) -> RenderReply {
         process.jobs += 1;
         process.idle_since = tokio::time::Instant::now();
         if process.jobs < MOST_JOBS {
-            self.idle.lock().push(process);
+            self.idle.put(process);
         }
         reply
     }
@@ -212,7 +226,8 @@ impl RenderProcess {
         let mut process = command.kill_on_drop(true).spawn()?;
         let input = process.stdin.take().ok_or_else(|| io::Error::other("no standard input"))?;
         let output = process.stdout.take().ok_or_else(|| io::Error::other("no standard output"))?;
-        Ok(Self { _process: process, input, output, jobs: 0, idle_since: tokio::time::Instant::now() })
+        let sent = SentTexts::default();
+        Ok(Self { _process: process, input, output, sent, jobs: 0, idle_since: tokio::time::Instant::now() })
     }
 
     async fn exchange(&mut self, job: &[u8]) -> io::Result<RenderReply> {
@@ -231,10 +246,11 @@ mod tests {
 
     #[test]
     fn jobs_are_served_one_after_the_other_until_the_input_ends() {
-        let job = |template: &str| frame(&Job { template: template.to_owned(), inputs: BTreeMap::new() }).unwrap();
+        let mut sent = SentTexts::default();
+        let mut job = |template: &str| sent.encode_job(template, &BTreeMap::new()).unwrap();
         let jobs = [job("one"), job("{{ nothing }}"), job("two")].concat();
-        let (mut input, mut output) = (jobs.as_slice(), Vec::new());
-        while serve_job(&mut input, &mut output).unwrap() {}
+        let (mut input, mut output, mut texts) = (jobs.as_slice(), Vec::new(), DecodedTexts::default());
+        while serve_job(&mut input, &mut output, &mut texts).unwrap() {}
         let mut replies = Vec::new();
         let mut rest = output.as_slice();
         while let Some((length, tail)) = rest.split_first_chunk::<4>() {
@@ -249,10 +265,11 @@ mod tests {
 
     #[test]
     fn frames_that_are_too_large_or_cut_off_are_errors() {
-        let mut output = Vec::new();
-        assert!(serve_job(&mut [0xff; 8].as_slice(), &mut output).is_err());
-        assert!(serve_job(&mut [0, 0, 0, 9, b'{'].as_slice(), &mut output).is_err());
-        assert!(serve_job(&mut [0, 0, 0, 1, b'{'].as_slice(), &mut output).is_err());
-        assert!(!serve_job(&mut [].as_slice(), &mut output).unwrap());
+        let serve = |mut input: &[u8]| serve_job(&mut input, &mut Vec::new(), &mut DecodedTexts::default());
+        assert!(serve(&[0xff; 8]).is_err());
+        assert!(serve(&[0, 0, 0, 9, b'{']).is_err());
+        assert!(serve(&[0, 0, 0, 1, b'{']).is_err());
+        assert!(serve(&[0, 0, 0, 5, 0, 0, 0, 9, b'{']).is_err());
+        assert!(!serve(&[]).unwrap());
     }
 }

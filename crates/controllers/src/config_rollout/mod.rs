@@ -35,7 +35,7 @@ use kube::{
 };
 use mainstay_api::{
     config_versions::{
-        ANNOTATION, BEGAN_ANNOTATION, ConfigKind, ConfigSource, ConfigVersions, LAST_GOOD_ANNOTATION,
+        ANNOTATION, BEGAN_ANNOTATION, COPY_OF_LABEL, ConfigKind, ConfigSource, ConfigVersions, LAST_GOOD_ANNOTATION,
         ROLLED_OUT_ANNOTATION, copy_config_map, copy_secret,
     },
     references,
@@ -264,7 +264,9 @@ impl ConfigRollouts {
             }
         }
         let found = api.get(&name).await.map_err(ApiError::when(format!("get {what}")))?;
-        if found.meta().labels != copy.meta().labels {
+        let copy_of = |copy: &K| copy.meta().labels.as_ref().and_then(|labels| labels.get(COPY_OF_LABEL)).cloned();
+        // A ConfigTemplate may have made the same copy, with labels of its own.
+        if copy_of(&found) != copy_of(&copy) {
             let message = format!("The name of {what} is taken by an object that is no copy; delete it or rename it");
             self.context.events.warning(owner, "ConfigCopyNameTaken", message);
             return Ok(());

@@ -13,6 +13,7 @@ use mainstay_api::{
     config_template::{CONSUMER_ANNOTATION, ConfigTemplate, Consumer, OnChange, OutputKind, TIMEOUT_SECONDS},
     config_versions::{self, CONTAINERS_CONDITION, ConfigKind, ConfigSource, ConfigVersions, FILES_CONDITION},
     matching::UNLABELLED,
+    needs,
     validation::labels,
 };
 use mainstay_waves::Health;
@@ -20,10 +21,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
+    candidates::CandidateIndex,
     copy_index::CopyIndex,
+    input_index::Source,
     machines::MachineTarget,
     notify::{NotifyRequest, NotifyResult, PodAction},
     plan::Outcome,
+    render_cache::TemplateVersion,
 };
 use crate::{
     objects::pod::Pod,
@@ -79,6 +83,10 @@ pub struct ConsumerView {
     /// The container that is notified runs.
     pub running: bool,
     pub deleting: bool,
+    /// It waits for what it needs, before its start or after: that is no fault of the version.
+    pub waits: bool,
+    /// When it last had all that it needs.
+    pub needs_met: Option<Timestamp>,
     pub health: Health,
     pub restarts: i32,
     /// How a container that was restarted ended, if that was a failure.
@@ -104,10 +112,15 @@ pub struct PodConsumers {
     pub read_copies: BTreeSet<String>,
 }
 
-/// Looks at every pod once: there may be many that are nothing to this template.
-pub fn observe(caches: &Caches, template: &ConfigTemplate) -> PodConsumers {
+/// Looks at the pods that may be consumers, or may have been.
+pub fn observe(caches: &Caches, candidates: &CandidateIndex, template: &ConfigTemplate) -> PodConsumers {
     let (mut found, source) = (PodConsumers::default(), output_source(template));
-    for pod in caches.pods.in_namespace(template.namespace()).iter().filter(|pod| !pod.is_finished()) {
+    let is_candidate = |pod: &Pod| {
+        concerns(caches, template, pod) || source.as_ref().is_some_and(|source| read_copy(pod, source).is_some())
+    };
+    let (key, version) = (ObjectKey::from_meta(&template.metadata), TemplateVersion::new(template));
+    let pods = candidates.pods(&key, version, &caches.pods, is_candidate);
+    for pod in pods.iter().filter(|pod| !pod.is_finished()) {
         match find(caches, template, pod) {
             Some(consumer) => found.consumers.push(view(template, consumer, pod)),
             None if pod.is_active() && was_told_by(pod, template) => {
@@ -118,6 +131,21 @@ pub fn observe(caches: &Caches, template: &ConfigTemplate) -> PodConsumers {
         found.read_copies.extend(source.as_ref().and_then(|source| read_copy(pod, source)));
     }
     found
+}
+
+/// The outputs that a pod reads a copy of.
+pub fn copied_sources(namespace: &str, pod: &Pod) -> Vec<Source> {
+    if annotation(pod, config_versions::ANNOTATION).is_none() {
+        return Vec::new();
+    }
+    let source = |source: ConfigSource| {
+        let key = ObjectKey::new(namespace, source.name);
+        match source.kind {
+            ConfigKind::ConfigMap => Source::ConfigMap(key),
+            ConfigKind::Secret => Source::Secret(key),
+        }
+    };
+    ConfigVersions::from_annotations(&pod.metadata.annotations).copies.into_keys().map(source).collect()
 }
 
 /// The copy of an output that a pod reads.
@@ -208,7 +236,7 @@ fn view(template: &ConfigTemplate, consumer: &Consumer, pod: &Pod) -> ConsumerVi
         let versions: ConfigVersions = condition.message.as_deref()?.parse().ok()?;
         versions.copies.get(&output_source(template)?).cloned()
     };
-    let statuses = &pod.status.container_statuses;
+    let (statuses, needs) = (&pod.status.container_statuses, pod.condition(needs::CONDITION));
     let is_running = |name: &str| {
         statuses.iter().any(|own| own.name == name && own.state.as_ref().is_some_and(|state| state.running.is_some()))
     };
@@ -239,6 +267,8 @@ fn view(template: &ConfigTemplate, consumer: &Consumer, pod: &Pod) -> ConsumerVi
         begun_with: pod.condition(CONTAINERS_CONDITION).map(|_| copy_in(CONTAINERS_CONDITION).unwrap_or_default()),
         started,
         deleting: pod.is_being_deleted(),
+        waits: needs.is_some_and(|own| own.status == "False" && own.reason.as_deref() != Some(needs::TIMEOUT)),
+        needs_met: needs.filter(|own| own.status == "True").and_then(|own| Some(own.last_transition_time.as_ref()?.0)),
         health: health(pod),
         restarts: statuses.iter().map(|own| own.restart_count).sum(),
         crash,

@@ -100,7 +100,8 @@ impl State {
             listing.insert(key.clone());
         }
         let group = CopyGroup { kind, namespace: key.namespace.clone(), template };
-        let copy = Copy { name: key.name.clone(), uid, version };
+        let is_shared = meta.owner_references.as_ref().is_some_and(|owners| owners.len() > 1);
+        let copy = Copy { name: key.name.clone(), uid, version, is_shared };
         self.copies.entry(group.clone()).or_default().insert(key.name.clone(), copy);
         self.group_of.insert((kind, key), group);
     }

@@ -25,7 +25,10 @@ use mainstay_api::{
 use mainstay_templates::version;
 use serde_json::{Value, json};
 
-use super::service_values::{ServiceValue, ServiceValues};
+use super::{
+    renderer::InputText,
+    service_values::{ServiceValue, ServiceValues},
+};
 use crate::{
     objects::service::Service,
     runtime::{ApiError, Caches, Context, ObjectKey},
@@ -35,7 +38,7 @@ use crate::{
 /// What the inputs of a template are now.
 #[derive(Clone, Default)]
 pub struct Inputs {
-    pub values: BTreeMap<String, Arc<Value>>,
+    pub values: BTreeMap<String, InputText>,
     /// An opaque text for each input that changes with it. Of a Secret it is the object's version: a digest could be guessed.
     pub digests: BTreeMap<String, String>,
     /// Who wrote an input last, where that is known.
@@ -53,8 +56,8 @@ pub async fn read(context: &Context, services: &ServiceValues, template: &Config
         if missing {
             inputs.missing.push(format!("spec.inputs[{index}] ({}): {} does not exist", input.name, subject(input)));
         }
-        let found = found.unwrap_or_default();
-        let digest = found.version.unwrap_or_else(|| version(&found.value.to_string()));
+        let found = found.unwrap_or_else(|| InputValue::from(&Value::Null));
+        let digest = found.version.unwrap_or_else(|| version(&found.value.json()));
         inputs.digests.insert(input.name.clone(), digest);
         if let Some(manager) = found.manager {
             inputs.managers.insert(input.name.clone(), manager);
@@ -62,7 +65,7 @@ pub async fn read(context: &Context, services: &ServiceValues, template: &Config
         inputs.values.insert(input.name.clone(), found.value);
     }
     let own = json!({ "name": template.name(), "namespace": template.namespace() });
-    inputs.values.insert("template".to_owned(), Arc::new(own));
+    inputs.values.insert("template".to_owned(), InputText::own(&own));
     Ok(inputs)
 }
 
@@ -77,16 +80,15 @@ fn subject(input: &Input) -> String {
     }
 }
 
-#[derive(Default)]
 struct InputValue {
-    value: Arc<Value>,
+    value: InputText,
     version: Option<String>,
     manager: Option<String>,
 }
 
-impl From<Value> for InputValue {
-    fn from(value: Value) -> Self {
-        Self { value: Arc::new(value), ..Self::default() }
+impl From<&Value> for InputValue {
+    fn from(value: &Value) -> Self {
+        Self { value: InputText::own(value), version: None, manager: None }
     }
 }
 
@@ -106,7 +108,7 @@ async fn read_one(
         let found = found.map_err(ApiError::when(format!("read configmap {namespace}/{}", map.name)))?;
         return Ok(found.map(|map| InputValue {
             manager: last_manager(&map.metadata),
-            ..InputValue::from(json!(map.data.unwrap_or_default()))
+            ..InputValue::from(&json!(map.data.unwrap_or_default()))
         }));
     }
     if let Some(secret) = &input.secret {
@@ -116,7 +118,7 @@ async fn read_one(
         return Ok(found.map(|secret| InputValue {
             manager: last_manager(&secret.metadata),
             version: Some(secret.metadata.resource_version.clone().unwrap_or_default()),
-            value: Arc::new(json!(secret_texts(&secret))),
+            value: InputText::own(&json!(secret_texts(&secret))),
         }));
     }
     let nodes = input.nodes.as_ref().map(|input| {
@@ -137,7 +139,7 @@ async fn read_one(
                 (name, value)
             })
             .collect();
-        InputValue::from(nodes.into_values().collect::<Value>())
+        InputValue::from(&nodes.into_values().collect::<Value>())
     });
     Ok(nodes)
 }
@@ -170,8 +172,8 @@ fn read_service(
         })
     };
     if let Some(name) = &input.name {
-        let ServiceValue { value, digest } = read(&ObjectKey::new(namespace, name))?;
-        return Some(InputValue { value, version: Some(digest), manager: None });
+        let ServiceValue { json, digest } = read(&ObjectKey::new(namespace, name))?;
+        return Some(InputValue { value: InputText::Shared(json), version: Some(digest), manager: None });
     }
     let selector = input.selector.as_ref()?;
     let is_wanted = |service: &Service| {
@@ -182,7 +184,7 @@ fn read_service(
     let all: Vec<ServiceValue> =
         keys.into_iter().filter_map(|(namespace, name)| read(&ObjectKey::new(namespace, name))).collect();
     let digests: String = all.iter().map(|own| format!("{} ", own.digest)).collect();
-    let value = Arc::new(all.iter().map(|own| Value::clone(&own.value)).collect::<Value>());
+    let value = InputText::List(all.into_iter().map(|own| own.json).collect());
     Some(InputValue { value, version: Some(version(&digests)), manager: None })
 }
 

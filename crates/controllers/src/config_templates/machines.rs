@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::{
     Resource,
     api::core::v1::Node,
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
+    apimachinery::pkg::apis::meta::v1::{OwnerReference, Time},
 };
 use kube::{
     Api,
@@ -107,6 +107,8 @@ fn view(machines: &MachineConsumer, node: &Node, file: Option<&MachineFile>) -> 
         started: true,
         running: false, // nothing is validated there
         deleting: node.metadata.deletion_timestamp.is_some(),
+        waits: false,
+        needs_met: None,
         health: health(node),
         restarts: 0,
         crash: None,
@@ -168,13 +170,7 @@ pub fn read_copies(context: &Context, template: &ConfigTemplate) -> Vec<String> 
 }
 
 fn own_files(context: &Context, template: &ConfigTemplate) -> Vec<Arc<MachineFile>> {
-    let mut files = context.machine_files.in_namespace(template.namespace());
-    files.retain(|file| is_owned(&file.metadata, template.uid()));
-    files
-}
-
-fn is_owned(meta: &ObjectMeta, uid: &str) -> bool {
-    meta.owner_references.iter().flatten().any(|owner| owner.uid == uid)
+    context.machine_files.controlled_by(template.uid())
 }
 
 /// The template that a MachineFile is of.

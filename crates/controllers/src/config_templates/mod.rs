@@ -3,27 +3,32 @@
 //! * [`input_index`]: which templates read an object, so that a change renders only those; [`quiet_period`]: several changes are one
 //! * [`inputs`]: objects of the cluster as templates see them; [`service_values`]: Services, each made once per change
 //! * [`renderer`]: where templates are rendered; [`render_cache`]: the last results
-//! * [`consumers`]: the pods that read the output, how far each has come, and whether it is well
+//! * [`consumers`]: the pods that read the output, how far each has come, and whether it is well; [`candidates`]: the pods that may be such
 //! * [`machines`]: the machines that have the output as a file
 //! * [`plan`]: what to do next (pure): validate, move consumers in waves, accept, return to the last good version
-//! * [`versions`]: the output and the immutable copies of its versions; [`copy_index`]: which copies a template has
+//! * [`versions`]: the output and the immutable copies of its versions; [`copy_index`]: which copies a template has; [`output_cache`]: what
+//!   outputs hold
 //! * [`notify`]: tells programs in pods
+//! * [`report`]: the status; [`status_pace`]: how often it says how far a rollout has come
 //!
 //! Nothing stores a step: the status has the last good version and the one on its way, a pod's annotation has the version it was given. The output
 //! holds the last good version, so that a pod that starts has it. A consumer that is moved reads a copy meanwhile.
 
+mod candidates;
 mod consumers;
 mod copy_index;
 mod input_index;
 mod inputs;
 mod machines;
 pub mod notify;
+mod output_cache;
 mod plan;
 mod quiet_period;
 mod render_cache;
 pub mod renderer;
 mod report;
 mod service_values;
+mod status_pace;
 mod versions;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -33,35 +38,44 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use mainstay_api::config_template::{ConfigTemplate, MAX_DELAY_SECONDS, OutputKind, QUIET_SECONDS};
 
 use self::{
+    candidates::CandidateIndex,
     consumers::PodConsumers,
     copy_index::CopyIndex,
     input_index::{InputIndex, Source},
     notify::ConsumerNotifier,
+    output_cache::OutputCache,
     plan::{Action, Outcome, Rendered, World},
     quiet_period::QuietPeriods,
-    render_cache::RenderCache,
+    render_cache::{RenderCache, TemplateVersion},
     renderer::{LocalRenderer, TemplateRenderer},
     report::Report,
     service_values::ServiceValues,
+    status_pace::StatusPace,
 };
 use crate::{
     runtime::{
         ApiError, Cache, Context, Controller, Limits, ObjectKey, Outcomes, Plan, Runnable, WorkQueue,
         context::resync_every, discovery::ServerResource, metadata_watch::MetadataEvent, object_writes,
-        recorder::EventSubject,
+        recorder::EventSubject, version_of,
     },
     services::slice_index::service_of,
 };
 
 /// How often all templates are looked at even if nothing changes.
 const RESYNC: Duration = Duration::from_secs(300);
+/// A Service may have a thousand readers, and each of them waits for several writes: beside each other these share syncs of the disk.
+const CONCURRENT_RECONCILES: usize = 32;
 
 pub struct ConfigTemplateController {
     context: Arc<Context>,
     quiet: Arc<QuietPeriods>,
     last_results: Arc<RenderCache>,
     services: Arc<ServiceValues>,
+    candidates: Arc<CandidateIndex>,
+    outputs: Arc<OutputCache>,
     copies: Arc<CopyIndex>,
+    status_pace: Arc<StatusPace>,
+    queue: Arc<WorkQueue<ObjectKey>>,
     notifier: Arc<dyn ConsumerNotifier>,
     renderer: Arc<dyn TemplateRenderer>,
 }
@@ -78,13 +92,21 @@ pub fn controller(
         quiet: Arc::default(),
         last_results: Arc::default(),
         services: Arc::default(),
+        candidates: Arc::default(),
+        outputs: Arc::default(),
         copies: Arc::default(),
+        status_pace: Arc::default(),
         clock: context.clock.clone(),
     });
     wakes.follow(context);
     let resync = resync_every(RESYNC, {
         let (queue, templates) = (queue.clone(), context.config_templates.clone());
-        move || templates.all().iter().for_each(|own| queue.add(ObjectKey::from_meta(&own.metadata)))
+        let (candidates, outputs) = (wakes.candidates.clone(), wakes.outputs.clone());
+        move || {
+            candidates.clear();
+            outputs.clear();
+            templates.all().iter().for_each(|own| queue.add(ObjectKey::from_meta(&own.metadata)));
+        }
     });
     let notifier = notifier.unwrap_or_else(|| Arc::new(notify::ApiNotifier::new(context.client.clone())));
     let renderer = renderer.unwrap_or_else(|| Arc::new(LocalRenderer));
@@ -96,11 +118,16 @@ pub fn controller(
         quiet,
         last_results,
         services: wakes.services.clone(),
+        candidates: wakes.candidates.clone(),
+        outputs: wakes.outputs.clone(),
         copies: copies.clone(),
+        status_pace: wakes.status_pace.clone(),
+        queue: queue.clone(),
         notifier,
         renderer,
     };
-    context.runnable(Arc::new(controller), queue, Limits::default()).alongside(resync).after(async move {
+    let limits = Limits { concurrent_reconciles: CONCURRENT_RECONCILES, ..Limits::default() };
+    context.runnable(Arc::new(controller), queue, limits).alongside(resync).after(async move {
         // Without them every template would seem to be gone, every machine to have neither file nor version, and every version no copy.
         templates.synced().await;
         files.synced().await;
@@ -116,7 +143,10 @@ struct Wakes {
     quiet: Arc<QuietPeriods>,
     last_results: Arc<RenderCache>,
     services: Arc<ServiceValues>,
+    candidates: Arc<CandidateIndex>,
+    outputs: Arc<OutputCache>,
     copies: Arc<CopyIndex>,
+    status_pace: Arc<StatusPace>,
     clock: crate::runtime::Clock,
 }
 
@@ -125,8 +155,13 @@ impl Wakes {
     fn follow(self: &Arc<Self>, context: &Arc<Context>) {
         let own = self.clone();
         context.config_templates.on_change(move |change| {
-            own.index.set(change.key, change.after);
+            if change.before.map(TemplateVersion::new) != change.after.map(TemplateVersion::new) {
+                own.index.set(change.key, change.after);
+                own.outputs.forget(change.key);
+            }
             if change.after.is_none() {
+                own.candidates.forget(change.key);
+                own.status_pace.forget(change.key);
                 own.quiet.forget(change.key);
                 own.last_results.forget(change.key);
             }
@@ -186,8 +221,12 @@ impl Wakes {
                 // One that is named and gone may have left the pod with a version.
                 let template = context.config_templates.get(&key);
                 if template.is_none_or(|template| consumers::concerns(&context.caches, &template, pod)) {
+                    own.candidates.add(&key, change.key);
                     own.queue.add(key);
                 }
+            }
+            for source in consumers::copied_sources(&change.key.namespace, pod) {
+                own.index.writers(&source).iter().for_each(|template| own.candidates.add(template, change.key));
             }
         });
     }
@@ -202,13 +241,20 @@ impl Wakes {
             return;
         };
         self.copies.take_event(kind, event);
+        if matches!(event, MetadataEvent::ListEnded) {
+            self.outputs.clear(); // some may be gone
+        }
         let (MetadataEvent::Applied(meta) | MetadataEvent::Deleted(meta)) = event else { return };
+        let version = matches!(event, MetadataEvent::Applied(_)).then(|| version_of(meta));
         let source = match kind {
             OutputKind::ConfigMap => Source::ConfigMap(ObjectKey::from_meta(meta)),
             OutputKind::Secret => Source::Secret(ObjectKey::from_meta(meta)),
         };
         self.inputs_changed(self.index.readers(&source));
-        self.index.writers(&source).into_iter().for_each(|template| self.queue.add(template));
+        for template in self.index.writers(&source) {
+            self.outputs.changed(&template, version);
+            self.queue.add(template);
+        }
     }
 
     fn inputs_changed(&self, readers: Vec<ObjectKey>) {
@@ -263,11 +309,12 @@ impl Controller for ConfigTemplateController {
                 rendered
             }
         };
-        let output = versions::read(&self.context.client, &self.copies, &template).await?;
+        let output = versions::read(&self.context.client, &self.copies, &self.outputs, &template).await?;
         let caches = &self.context.caches;
         let machines = machines::observe(&self.context, &template);
         let former_files = machines::observe_former(&self.context, &template, &machines);
-        let PodConsumers { mut consumers, former, mut read_copies } = consumers::observe(caches, &template);
+        let PodConsumers { mut consumers, former, mut read_copies } =
+            consumers::observe(caches, &self.candidates, &template);
         consumers.extend(machines);
         read_copies.extend(machines::read_copies(&self.context, &template));
         Ok(Some(World {
@@ -291,9 +338,11 @@ impl Controller for ConfigTemplateController {
         let context = &self.context;
         match action {
             Action::WriteOutput { output, owner, content } => {
-                versions::write_output(&context.client, &key.namespace, &output, &owner, content).await
+                versions::write_output(&context.client, &self.outputs, key, &output, &owner, content).await
             }
-            Action::MakeCopy(copy) => versions::make_copy(&context.client, &self.copies, &key.namespace, copy).await,
+            Action::MakeCopy(copy) => {
+                versions::make_copy(&context.client, &self.copies, &self.outputs, key, copy).await
+            }
             Action::DeleteCopy { kind, name, uid } => {
                 versions::delete_copy(&context.client, &self.copies, &key.namespace, kind, &name, &uid).await
             }
@@ -313,8 +362,16 @@ impl Controller for ConfigTemplateController {
 
     async fn report(&self, key: &ObjectKey, report: Report, outcomes: &Outcomes<Outcome>) -> Result<(), ApiError> {
         let Some(template) = self.context.config_templates.get(key) else { return Ok(()) };
-        let (status, events) = report.finish(&template, outcomes, self.context.clock.now());
+        if report.is_interim && outcomes.iter().all(Result::is_ok) {
+            return Ok(()); // the next look, at once, says more
+        }
+        let now = self.context.clock.now();
+        let (status, events) = report.finish(&template, outcomes, now);
         if template.status.as_ref() != Some(&status) {
+            if let Err(wait) = self.status_pace.may_write(key, template.status.as_ref(), &status, now) {
+                self.queue.add_after(key.clone(), wait);
+                return Ok(());
+            }
             let cache: &Cache<ConfigTemplate> = &self.context.config_templates;
             object_writes::write_status(&self.context.client, cache, key, &status).await?;
         }

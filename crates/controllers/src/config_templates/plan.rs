@@ -99,7 +99,6 @@ impl Rendered {
     pub async fn render(renderer: &dyn TemplateRenderer, template: &ConfigTemplate, inputs: Inputs) -> Self {
         let Inputs { values, digests, managers, missing } = inputs;
         let result = if missing.is_empty() {
-            let values = values.into_iter().map(|(name, value)| (name, Arc::unwrap_or_clone(value))).collect();
             match renderer.render(template.spec.template.clone(), values).await {
                 Ok(content) => Ok(RenderedVersion { version: version(&content), content: Content(content) }),
                 Err(error) if template.spec.reads_secrets() => Err(RenderFailure::Template(error.without_detail())),
@@ -379,6 +378,7 @@ impl<'w> Planner<'w> {
             // Consumers read it by its copy.
             self.make_copy(wanted.version, content.clone());
             self.requeue_at = Some(self.now);
+            self.report.is_interim = true;
             return self.count_target(wanted.version);
         }
         let from =
@@ -576,8 +576,9 @@ impl<'w> Planner<'w> {
             self.world.consumers.iter().filter_map(|own| own.state.as_ref()).map(|state| state.version.as_str()),
         );
         let kind = self.output.kind;
-        let is_old =
-            |copy: &&Copy| !kept.contains(copy.version.as_str()) && !self.world.read_copies.contains(&copy.name);
+        let is_old = |copy: &&Copy| {
+            !copy.is_shared && !kept.contains(copy.version.as_str()) && !self.world.read_copies.contains(&copy.name)
+        };
         let old = self.world.output.copies.iter().filter(is_old);
         let deletes: Vec<Action> =
             old.map(|copy| Action::DeleteCopy { kind, name: copy.name.clone(), uid: copy.uid.clone() }).collect();
@@ -601,10 +602,15 @@ fn in_order<'w>(consumers: &'w [ConsumerView], version: &str) -> Vec<&'w Consume
 
 fn member(consumer: &ConsumerView, version: &str, now: Timestamp) -> Member {
     let own = consumer.state.as_ref().filter(|state| state.version == version);
+    // Waiting for what it needs is not failing: deadlines run from when it has that.
+    let not_waiting_since = |since: Timestamp| match consumer.waits {
+        true => now,
+        false => consumer.needs_met.map_or(since, |met| met.max(since)),
+    };
     let position = match own {
         _ if consumer.deleting => Position::Moving { since: now },
         None => Position::Old,
-        Some(state) if state.step == Step::Assigned => Position::Moving { since: state.time.0 },
+        Some(state) if state.step == Step::Assigned => Position::Moving { since: not_waiting_since(state.time.0) },
         Some(state) => Position::AtTarget { since: state.time.0 },
     };
     let failed = own.and_then(|state| match (&consumer.crash, state.step) {
@@ -614,7 +620,10 @@ fn member(consumer: &ConsumerView, version: &str, now: Timestamp) -> Member {
     });
     let health = match failed {
         Some((since, why)) => Health::Failed { since, why },
-        None => consumer.health.clone(),
+        None => match consumer.health {
+            Health::Unhealthy { since } => Health::Unhealthy { since: not_waiting_since(since) },
+            ref other => other.clone(),
+        },
     };
     Member { name: consumer.name.clone(), position, health }
 }

@@ -22,13 +22,13 @@ struct Entry {
 
 /// Changes with the spec of a template.
 #[derive(Clone, Debug, PartialEq)]
-struct TemplateVersion {
-    uid: String,
-    generation: Option<i64>,
+pub struct TemplateVersion {
+    pub uid: String,
+    pub generation: Option<i64>,
 }
 
 impl TemplateVersion {
-    fn new(template: &ConfigTemplate) -> Self {
+    pub fn new(template: &ConfigTemplate) -> Self {
         Self { uid: template.uid().to_owned(), generation: template.metadata.generation }
     }
 }

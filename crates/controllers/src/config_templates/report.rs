@@ -44,6 +44,8 @@ pub struct Report {
     pub accept: Option<(String, String)>,
     /// Machines get their file once it is.
     pub is_placing: bool,
+    /// If all goes well the next look, at once, has more to say.
+    pub is_interim: bool,
     failure: Option<RenderFailure>,
     has_rendered: bool,
     rejection: Option<Rejection>,
@@ -80,6 +82,7 @@ impl Report {
             situation,
             accept,
             is_placing,
+            is_interim: false,
             failure,
             has_rendered,
             rejection,

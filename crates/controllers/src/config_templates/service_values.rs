@@ -9,17 +9,17 @@ use serde_json::Value;
 
 use crate::runtime::ObjectKey;
 
-/// What templates see of a Service, and a text that changes with it.
+/// What templates see of a Service, as JSON, and a text that changes with it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServiceValue {
-    pub value: Arc<Value>,
+    pub json: Arc<str>,
     pub digest: String,
 }
 
 impl ServiceValue {
-    pub fn new(value: Value) -> Self {
-        let digest = version(&value.to_string());
-        Self { value: Arc::new(value), digest }
+    pub fn new(value: &Value) -> Self {
+        let json: Arc<str> = value.to_string().into();
+        Self { digest: version(&json), json }
     }
 }
 
@@ -50,7 +50,7 @@ impl ServiceValues {
             }
             known.changes
         };
-        let value = ServiceValue::new(read()?);
+        let value = ServiceValue::new(&read()?);
         let mut known = self.0.lock();
         // What changed meanwhile may not be in it.
         if known.changes == changes {
@@ -78,7 +78,7 @@ mod tests {
         });
         assert_ne!(overtaken.unwrap().digest, first.digest);
         let last = values.get(&key, || Some(json!({ "ready": ["10.0.0.2"] }))).unwrap();
-        assert_eq!(*last.value, json!({ "ready": ["10.0.0.2"] }));
+        assert_eq!(&*last.json, r#"{"ready":["10.0.0.2"]}"#);
         values.forget(&key);
         assert_eq!(values.get(&key, || None), None);
     }

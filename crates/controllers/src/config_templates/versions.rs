@@ -20,9 +20,15 @@ use mainstay_api::{
 };
 use mainstay_templates::version;
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::json;
 
-use super::{copy_index::CopyIndex, notify::Content, plan::Outcome};
-use crate::runtime::{ApiError, ObjectKey, error};
+use super::{
+    copy_index::CopyIndex,
+    notify::Content,
+    output_cache::{KnownOutput, OutputCache},
+    plan::Outcome,
+};
+use crate::runtime::{ApiError, ObjectKey, error, version_of};
 
 /// On a copy: the version that it is of.
 pub const VERSION_LABEL: &str = "mainstay.dev/config-version";
@@ -42,6 +48,8 @@ pub struct Copy {
     pub name: String,
     pub uid: String,
     pub version: String,
+    /// Workloads whose configuration rolls out own it as well: they may go back to it.
+    pub is_shared: bool,
 }
 
 impl OutputState {
@@ -115,29 +123,39 @@ pub struct TemplateOwner {
 }
 
 /// What the output and its copies are now.
-pub async fn read(client: &Client, copies: &CopyIndex, template: &ConfigTemplate) -> Result<OutputState, ApiError> {
+pub async fn read(
+    client: &Client,
+    copies: &CopyIndex,
+    outputs: &OutputCache,
+    template: &ConfigTemplate,
+) -> Result<OutputState, ApiError> {
     let Some((output, kind)) = template.spec.output.target() else { return Ok(OutputState::default()) };
+    let key = ObjectKey::from_meta(&template.metadata);
+    let KnownOutput { version, exists, .. } = match outputs.get(&key) {
+        Ok(known) => known,
+        Err(ticket) => {
+            let known = match kind {
+                OutputKind::ConfigMap => read_as::<ConfigMap>(client, &key.namespace, output).await,
+                OutputKind::Secret => read_as::<Secret>(client, &key.namespace, output).await,
+            }?;
+            outputs.read(&key, ticket, known.clone());
+            known
+        }
+    };
     let copies = copies.copies(kind, template.namespace(), template.name());
-    match kind {
-        OutputKind::ConfigMap => read_as::<ConfigMap>(client, copies, template, output).await,
-        OutputKind::Secret => read_as::<Secret>(client, copies, template, output).await,
-    }
+    Ok(OutputState { version, exists, copies })
 }
 
-async fn read_as<K: Keyed>(
-    client: &Client,
-    copies: Vec<Copy>,
-    template: &ConfigTemplate,
-    output: &OutputKey,
-) -> Result<OutputState, ApiError> {
-    let objects: Api<K> = Api::namespaced(client.clone(), template.namespace());
-    let doing = || format!("read {} {}/{}", K::kind(&()).to_lowercase(), template.namespace(), output.name);
+async fn read_as<K: Keyed>(client: &Client, namespace: &str, output: &OutputKey) -> Result<KnownOutput, ApiError> {
+    let objects: Api<K> = Api::namespaced(client.clone(), namespace);
+    let doing = || format!("read {} {namespace}/{}", K::kind(&()).to_lowercase(), output.name);
     let current = objects.get_opt(&output.name).await.map_err(|error| ApiError::new(doing(), error))?;
-    Ok(OutputState {
-        version: current.as_ref().and_then(|current| current.value(&output.key)).map(|value| version(&value)),
-        exists: current.is_some(),
-        copies,
-    })
+    Ok(current.map_or(KnownOutput { version: None, exists: false, resource_version: 0 }, |own| known(&own, output)))
+}
+
+fn known<K: Keyed>(object: &K, output: &OutputKey) -> KnownOutput {
+    let version = object.value(&output.key).map(|value| version(&value));
+    KnownOutput { version, exists: true, resource_version: version_of(object.meta()) }
 }
 
 /// Where a content comes from.
@@ -155,27 +173,37 @@ pub struct OutputTarget {
     pub key: OutputKey,
 }
 
-/// Writes a version to the output; a key that somebody else has is left alone.
+/// Writes a version to the output of a template; a key that somebody else has is left alone.
 pub async fn write_output(
     client: &Client,
-    namespace: &str,
+    outputs: &OutputCache,
+    template: &ObjectKey,
     output: &OutputTarget,
     owner: &TemplateOwner,
     content: VersionContent,
 ) -> Result<Outcome, ApiError> {
-    match output.kind {
+    let namespace = &template.namespace;
+    let written = match output.kind {
         OutputKind::ConfigMap => write_as::<ConfigMap>(client, namespace, &output.key, owner, content).await,
         OutputKind::Secret => write_as::<Secret>(client, namespace, &output.key, owner, content).await,
+    };
+    match written? {
+        Ok(known) => {
+            outputs.wrote(template, known);
+            Ok(Outcome::Written)
+        }
+        Err(message) => Ok(Outcome::Refused(message)),
     }
 }
 
+/// What the output holds by then, or why somebody else's key is not ours.
 async fn write_as<K: Keyed>(
     client: &Client,
     namespace: &str,
     output: &OutputKey,
     owner: &TemplateOwner,
     content: VersionContent,
-) -> Result<Outcome, ApiError> {
+) -> Result<Result<KnownOutput, String>, ApiError> {
     let objects: Api<K> = Api::namespaced(client.clone(), namespace);
     let doing = format!("write {} {namespace}/{}", K::kind(&()).to_lowercase(), output.name);
     let content = match content {
@@ -189,10 +217,8 @@ async fn write_as<K: Keyed>(
         ObjectMeta { name: Some(output.name.clone()), namespace: Some(namespace.to_owned()), ..ObjectMeta::default() };
     let wanted = K::with_meta(metadata).with_value(&output.key, &content);
     match objects.patch(&output.name, &PatchParams::apply(&field_manager(owner)), &Patch::Apply(&wanted)).await {
-        Ok(_) => Ok(Outcome::Written),
-        Err(error) if error::has_code(&error, 409) || error::has_code(&error, 422) => {
-            Ok(Outcome::Refused(error::message(&error)))
-        }
+        Ok(written) => Ok(Ok(known(&written, output))),
+        Err(error) if error::has_code(&error, 409) || error::has_code(&error, 422) => Ok(Err(error::message(&error))),
         Err(error) => Err(ApiError::new(doing, error)),
     }
 }
@@ -210,16 +236,18 @@ pub struct NewCopy {
 pub async fn make_copy(
     client: &Client,
     copies: &CopyIndex,
-    namespace: &str,
+    outputs: &OutputCache,
+    template: &ObjectKey,
     copy: NewCopy,
 ) -> Result<Outcome, ApiError> {
-    let kind = copy.output.kind;
+    let (kind, namespace) = (copy.output.kind, &template.namespace);
     let made = match kind {
         OutputKind::ConfigMap => make_copy_as::<ConfigMap>(client, namespace, copy).await,
         OutputKind::Secret => make_copy_as::<Secret>(client, namespace, copy).await,
     }?;
-    if let Some(meta) = made {
-        copies.apply(kind, &meta);
+    match made {
+        Some(meta) => copies.apply(kind, &meta),
+        None => outputs.changed(template, None), // it went a moment ago
     }
     Ok(Outcome::Done)
 }
@@ -246,13 +274,19 @@ async fn make_copy_as<K: Keyed>(
     let mut copy = original.with_value(&output.key, &content).copied();
     let labels: BTreeMap<String, String> =
         [(TEMPLATE_LABEL.to_owned(), template_label(&owner.name)), (VERSION_LABEL.to_owned(), version)].into();
-    copy.labels_mut().extend(labels);
-    copy.meta_mut().owner_references = Some(vec![owned_by]);
+    copy.labels_mut().extend(labels.clone());
+    copy.meta_mut().owner_references = Some(vec![owned_by.clone()]);
     match objects.create(&PostParams::default(), &copy).await {
         Ok(made) => Ok(Some(made.meta().clone())),
         Err(error) if error::has_code(&error, 409) => {
-            let there = objects.get_opt(&copy.name_any()).await.map_err(ApiError::when(doing))?;
-            Ok(there.map(|there| there.meta().clone()))
+            // Workloads whose configuration rolls out may have made the same copy, for themselves.
+            let shared = json!({ "metadata": { "labels": labels, "ownerReferences": [owned_by] } });
+            let shared = Patch::Strategic(shared);
+            match objects.patch(&copy.name_any(), &PatchParams::default(), &shared).await {
+                Ok(there) => Ok(Some(there.meta().clone())),
+                Err(error) if error::is_not_found(&error, &copy.name_any()) => Ok(None),
+                Err(error) => Err(ApiError::new(doing, error)),
+            }
         }
         Err(error) => Err(ApiError::new(doing, error)),
     }

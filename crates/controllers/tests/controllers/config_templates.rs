@@ -23,7 +23,8 @@ use mainstay_api::{
     node_loss::Timing,
 };
 use mainstay_controllers::{
-    CommandResult, ConsumerNotifier, PodCommand, PodRequest, Settings, TemplateRenderer, runtime::ApiError,
+    CommandResult, ConsumerNotifier, InputText, PodCommand, PodRequest, Settings, TemplateRenderer, render_texts,
+    runtime::ApiError,
 };
 use mainstay_templates::TemplateError;
 use serde_json::{Value, json};
@@ -51,10 +52,10 @@ impl TemplateRenderer for CountingRenderer {
     fn render(
         &self,
         template: String,
-        inputs: BTreeMap<String, Value>,
+        inputs: BTreeMap<String, InputText>,
     ) -> BoxFuture<'_, Result<String, TemplateError>> {
         self.0.fetch_add(1, Ordering::SeqCst);
-        Box::pin(async move { mainstay_templates::render(&template, &inputs) })
+        Box::pin(async move { render_texts(&template, &inputs) })
     }
 }
 
@@ -320,6 +321,25 @@ pub async fn a_key_of_somebody_else_is_a_conflict_and_not_a_fight() {
     let given_up = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "out" } });
     cluster.maps("default").patch("out", &params, &Patch::Apply(given_up)).await.expect("give the key up");
     until("the template has the key", async || reason(&cluster, "t").await.0 == "Current").await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_copy_that_a_workload_made_first_is_shared() {
+    let cluster = Cluster::start().await;
+    let output = json!({ "metadata": { "name": "out" }, "data": { "app.conf": "value=1\n" } });
+    let copy = config_versions::copy_config_map(&serde_json::from_value(output).unwrap());
+    let name = copy.metadata.name.clone().expect("a name");
+    cluster.maps("default").create(&PostParams::default(), &copy).await.expect("make the copy");
+    set_map(&cluster, "settings", "1").await;
+    create_template(&cluster, "t", by_map("settings", "none", "out")).await;
+    until("the template knows the copy as its own", async || {
+        let labels = cluster.get(&name).await.and_then(|copy| copy.metadata.labels).unwrap_or_default();
+        labels.get("mainstay.dev/config-template").is_some_and(|template| template == "t")
+    })
+    .await;
+    let owners = cluster.get(&name).await.and_then(|copy| copy.metadata.owner_references).unwrap_or_default();
+    assert_eq!(owners.iter().map(|owner| owner.name.as_str()).collect::<Vec<_>>(), ["out"]);
     cluster.stop().await;
 }
 

@@ -43,6 +43,8 @@ fn consumer(name: &str) -> ConsumerView {
         started: true,
         running: true,
         deleting: false,
+        waits: false,
+        needs_met: None,
         health: Health::Healthy { since: Timestamp::UNIX_EPOCH },
         restarts: 0,
         crash: None,
@@ -114,7 +116,11 @@ impl Model {
         let count = actions.len();
         let outcomes: Vec<Result<Outcome, crate::runtime::ApiError>> =
             actions.into_iter().map(|action| Ok(self.apply(action))).collect();
-        let (status, _) = status.expect("a status").finish(&self.template, &outcomes, self.now);
+        let status = status.expect("a status");
+        if status.is_interim {
+            return count;
+        }
+        let (status, _) = status.finish(&self.template, &outcomes, self.now);
         let changed = self.template.status.as_ref() != Some(&status);
         self.template.status = Some(status);
         if let Some(at) = requeue_at.filter(|_| count == 0 && !changed) {
@@ -137,7 +143,7 @@ impl Model {
             }
             Action::MakeCopy(NewCopy { version, .. }) => {
                 let name = format!("zones-{version}");
-                self.output.copies.push(Copy { uid: name.clone(), name, version });
+                self.output.copies.push(Copy { uid: name.clone(), name, version, is_shared: false });
             }
             Action::DeleteCopy { name, .. } => self.output.copies.retain(|copy| copy.name != name),
             Action::Validate(request) => {
@@ -338,6 +344,28 @@ fn a_consumer_that_crashes_with_a_version_or_is_not_well_in_time_takes_it_back()
         assert_eq!(model.read_versions(), vec![version("one"); 3]);
         assert_eq!(model.current().0, "RolledBack");
     }
+}
+
+#[test]
+fn a_consumer_that_waits_for_what_it_needs_has_not_failed() {
+    let mut model = Model::new(waves(json!([1])), 2);
+    model.settle();
+    model.render("two");
+    while !model.consumers.iter().any(|own| own.state.as_ref().is_some_and(|state| state.step == Step::Notified)) {
+        model.step();
+    }
+    let mut model_at = |seconds: i64, waits: bool, met: Option<Timestamp>| {
+        model.now += seconds.seconds();
+        let consumer = model.consumers.iter_mut().find(|own| own.state.is_some()).unwrap();
+        (consumer.waits, consumer.needs_met) = (waits, met);
+        consumer.health = Health::Unhealthy { since: Timestamp::UNIX_EPOCH };
+        model.step();
+        (model.current().0.to_owned(), model.now)
+    };
+    let (reason, now) = model_at(3600, true, None);
+    assert_eq!(reason, "Progressing", "it has the version, and then its database went");
+    assert_eq!(model_at(59, false, Some(now)).0, "Progressing", "the database is back a moment ago");
+    assert_eq!(model_at(1, false, Some(now)).0, "RolledBack");
 }
 
 #[test]
