@@ -28,6 +28,7 @@ mod host_services;
 mod javascript_client;
 mod jobs;
 mod joining;
+mod kluster_machines;
 mod klusters;
 mod kube_rs;
 mod kubectl_apply;

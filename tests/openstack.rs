@@ -1,6 +1,9 @@
 //! A server with a cloud: a Service gets an address there, and `mainstay cloud debris` shows what belongs to nothing.
 
-use std::{path::Path, process::Command};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use mainstay_cloud::openstack::{
     CloudsFile, SecretText, Session, block_storage::NewVolume, identity::NewUser, load_balancer::LoadBalancer,
@@ -21,10 +24,18 @@ pub struct Project {
     subnet: String,
 }
 
+fn directory() -> PathBuf {
+    std::env::var_os("OPENSTACK_DIR").map_or_else(|| std::env::temp_dir().join("mainstay-openstack"), PathBuf::from)
+}
+
+/// The file with its clouds, that of the administrator among them.
+pub fn clouds_file() -> PathBuf {
+    directory().join("clouds.yaml")
+}
+
 impl Project {
     pub async fn create() -> Self {
-        let directory = std::env::var_os("OPENSTACK_DIR")
-            .map_or_else(|| std::env::temp_dir().join("mainstay-openstack"), std::path::PathBuf::from);
+        let directory = directory();
         let up = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/openstack/up");
         let output = Command::new(up)
             .env("OPENSTACK_DIR", &directory)
@@ -33,7 +44,7 @@ impl Project {
             .output()
             .expect("run tools/openstack/up");
         assert!(output.status.success(), "tools/openstack/up: {}", String::from_utf8_lossy(&output.stderr));
-        let clouds = CloudsFile::read(Some(&directory.join("clouds.yaml"))).expect("its clouds");
+        let clouds = CloudsFile::read(Some(&clouds_file())).expect("its clouds");
         let admin = Session::new(clouds.cloud(Some("admin")).unwrap()).unwrap();
         let identity = admin.identity();
         let name = format!("blackbox-{:08x}", fastrand::u32(..));

@@ -133,9 +133,10 @@ impl Manager {
         Self::start_for(client, yaml, None, DEADLINES, only, KlusterSettings::default())
     }
 
-    /// The controller of Klusters alone, with a cloud of a file that has several.
-    pub fn start_klusters(client: Client, yaml: &str, cloud: &str, klusters: KlusterSettings) -> Self {
-        let only = ControllerSelection::parse(&["klusters".to_owned()]).unwrap();
+    /// The controller of Klusters and these others, with a cloud of a file that has several.
+    pub fn start_klusters(client: Client, yaml: &str, cloud: &str, klusters: KlusterSettings, others: &[&str]) -> Self {
+        let names: Vec<String> = ["klusters"].iter().chain(others).map(|name| (*name).to_owned()).collect();
+        let only = ControllerSelection::parse(&names).unwrap();
         Self::start_for(client, yaml, Some(cloud), DEADLINES, only, klusters)
     }
 

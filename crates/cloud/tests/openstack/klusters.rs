@@ -12,7 +12,7 @@ use kube::{
 use mainstay_api::cloud::kluster::{Kluster, KlusterPhase};
 use mainstay_cloud::{
     klusters::{KlusterSettings, ServiceUserSettings, cloud_secret, kubeconfig_secret, pki_secret, workload_name},
-    openstack::Session,
+    openstack::{SecretText, Session, identity::NewUser},
 };
 use mainstay_testing::until;
 use serde_json::{Value, json};
@@ -63,7 +63,7 @@ async fn ids_are_discovered_and_a_user_comes_and_goes_with_its_kluster() {
     let (admin, yaml) = administrator().await;
     let api = cluster().await;
     let client = api.client("test");
-    let manager = Manager::start_klusters(cloud_client(&api), &yaml, "admin", settings());
+    let manager = Manager::start_klusters(cloud_client(&api), &yaml, "admin", settings(), &[]);
     let klusters: Api<Kluster> = Api::namespaced(client.clone(), "default");
     klusters.create(&PostParams::default(), &kluster(&project.id, json!({}))).await.expect("create a Kluster");
     until("a Kluster that is created", async || {
@@ -112,13 +112,87 @@ async fn ids_are_discovered_and_a_user_comes_and_goes_with_its_kluster() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_service_user_that_lost_a_role_gets_it_back_and_a_user_of_its_name_does_not() {
+    let project = TestProject::create("lost-role").await;
+    let (admin, yaml) = administrator().await;
+    let api = cluster().await;
+    let client = api.client("test");
+    let manager = Manager::start_klusters(cloud_client(&api), &yaml, "admin", settings(), &["flight"]);
+    let klusters: Api<Kluster> = Api::namespaced(client.clone(), "default");
+    klusters.create(&PostParams::default(), &kluster(&project.id, json!({}))).await.expect("create a Kluster");
+    until("a Kluster that is created", async || {
+        klusters.get("berlin").await.unwrap().phase() == KlusterPhase::Creating
+    })
+    .await;
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), "default");
+    let secret = secrets.get(&cloud_secret("berlin")).await.expect("a Secret of the cloud");
+    let text = String::from_utf8(secret.data.unwrap()["clouds.yaml"].0.clone()).unwrap();
+    let user = Session::new(crate::harness::config(&text)).unwrap().user_id().await.unwrap();
+    // Whoever has a domain of his own may make this one.
+    let identity = admin.identity();
+    let namesake = format!("kubernikus-berlin-{}", project.id);
+    for name in ["kubernikus-berlin", namesake.as_str()] {
+        let stranger = NewUser {
+            name: name.to_owned(),
+            domain: "default".into(),
+            password: SecretText::new("secret"),
+            description: String::new(),
+            default_project: None,
+        };
+        let _ = identity.create_user(&stranger).await; // an earlier run may have made it
+    }
+    let roles = identity.list_roles().await.unwrap();
+    let lost = roles.iter().find(|role| role.name == ROLE).expect("the role");
+    identity.revoke_role(&project.id, &user, &lost.id).await.expect("take the role away");
+    // With its version: one that differs is an upgrade.
+    let running = json!({"status": {"phase": "Running", "version": "1.37.0"}});
+    let params = kube::api::PatchParams::default();
+    klusters.patch_status("berlin", &params, &kube::api::Patch::Merge(running)).await.expect("let it run");
+    until("the role is back", async || {
+        identity.list_user_roles(&project.id, &user).await.unwrap().iter().any(|role| role.id == lost.id)
+    })
+    .await;
+    for stranger in identity.list_users(Some("kubernikus-berlin"), None).await.unwrap() {
+        assert_eq!(identity.list_user_roles(&project.id, &stranger.id).await.unwrap(), [], "of {}", stranger.id);
+    }
+    until("an event", async || reasons(&client).await.contains(&"ServiceUserRoleAssigned".to_owned())).await;
+    klusters.delete("berlin", &DeleteParams::default()).await.unwrap();
+    until("a Kluster that is gone", async || klusters.get_opt("berlin").await.unwrap().is_none()).await;
+    drop(manager);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_project_in_which_the_operators_login_is_not_good_is_refused() {
+    let project = TestProject::create("not-mine").await;
+    let (_, yaml) = administrator().await;
+    let api = cluster().await;
+    let client = api.client("test");
+    let without_users = KlusterSettings { service_users: None, ..settings() };
+    let manager = Manager::start_klusters(cloud_client(&api), &yaml, "demo", without_users, &[]);
+    let klusters: Api<Kluster> = Api::namespaced(client.clone(), "default");
+    klusters.create(&PostParams::default(), &kluster(&project.id, json!({}))).await.expect("create a Kluster");
+    until("it is refused", async || {
+        let status = klusters.get("berlin").await.unwrap().status.unwrap_or_default();
+        let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
+        ready.is_some_and(|ready| {
+            ready.reason == "ConfigurationError" && ready.message.starts_with("spec.openstack.projectID: cloud demo: ")
+        })
+    })
+    .await;
+    assert_eq!(klusters.get("berlin").await.unwrap().phase(), KlusterPhase::Pending);
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), "default");
+    assert!(secrets.get_opt(&pki_secret("berlin")).await.unwrap().is_none(), "nothing is half made");
+    drop(manager);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_project_with_two_routers_keeps_a_kluster_pending_until_one_is_named() {
     let project = TestProject::create("routers").await;
     let second = project.session.network().create_router("second", None).await.expect("create a router").id;
     let (_, yaml) = administrator().await;
     let api = cluster().await;
     let client = api.client("test");
-    let manager = Manager::start_klusters(cloud_client(&api), &yaml, "admin", settings());
+    let manager = Manager::start_klusters(cloud_client(&api), &yaml, "admin", settings(), &[]);
     let klusters: Api<Kluster> = Api::namespaced(client.clone(), "default");
     klusters.create(&PostParams::default(), &kluster(&project.id, json!({}))).await.expect("create a Kluster");
     until("a configuration error", async || {
@@ -147,7 +221,7 @@ async fn a_cloud_that_refuses_the_login_is_named() {
     let api = cluster().await;
     let client = api.client("test");
     let wrong = yaml.replace("password: ", "password: wrong");
-    let manager = Manager::start_klusters(cloud_client(&api), &wrong, "admin", settings());
+    let manager = Manager::start_klusters(cloud_client(&api), &wrong, "admin", settings(), &[]);
     let klusters: Api<Kluster> = Api::namespaced(client.clone(), "default");
     klusters.create(&PostParams::default(), &kluster("p", json!({}))).await.expect("create a Kluster");
     until("a refused login", async || {

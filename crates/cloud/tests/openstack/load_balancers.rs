@@ -9,7 +9,10 @@ use mainstay_api::cloud::cloud_resource::ResourceType;
 use mainstay_testing::until;
 use serde_json::json;
 
-use crate::harness::{Manager, TestProject, cloud_client, cluster, entries, resources};
+use crate::{
+    fault_proxy::{Effect, Fault, FaultProxy},
+    harness::{Manager, TestProject, cloud_client, cluster, entries, resources},
+};
 
 pub fn service() -> Service {
     serde_json::from_value(json!({
@@ -78,5 +81,37 @@ async fn a_balancer_that_somebody_deleted_is_made_again() {
         all.iter().any(|balancer| balancer.id != first && balancer.provisioning_status == "ACTIVE")
     })
     .await;
+    drop(manager);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_from_stale_data_costs_neither_balancer_nor_address() {
+    let (project, api, proxy) = (TestProject::create("stale").await, cluster().await, FaultProxy::start().await);
+    let manager =
+        Manager::start(cloud_client(&api), &project.yaml_through(&proxy.keystone(project.session.auth_url())));
+    let services: Api<Service> = Api::namespaced(api.client("test"), "default");
+    services.create(&PostParams::default(), &service()).await.unwrap();
+    until("an address of the Service", async || ingress(&services.get("web").await.unwrap())).await;
+    let ids = async || {
+        let balancers = project.session.load_balancer().list_load_balancers().await.unwrap();
+        let addresses = project.session.network().list_floating_ips(None).await.unwrap();
+        (
+            balancers.into_iter().map(|own| own.id).collect::<Vec<_>>(),
+            addresses.into_iter().map(|own| own.id).collect::<Vec<_>>(),
+        )
+    };
+    let before = ids().await;
+    for line in ["GET /v2/lbaas/loadbalancers/", "GET /v2.0/floatingips/"] {
+        proxy.inject(Fault::new(line, 1, Effect::Status { code: 404, retry_after: None }));
+        until("a look that found nothing", async || proxy.pending_faults() == 0).await;
+        let looks = || proxy.calls().iter().filter(|call| call.starts_with(line)).count();
+        let seen = looks();
+        until("two looks more", async || looks() >= seen + 2).await;
+        assert_eq!(ids().await, before, "{line}");
+    }
+    assert_eq!(entries(&api.client("test")).await.len(), 2);
+    services.delete("web", &DeleteParams::default()).await.unwrap();
+    until("a Service that is gone", async || services.get_opt("web").await.unwrap().is_none()).await;
+    assert_eq!(resources(&project.session).await, [] as [&str; 0]);
     drop(manager);
 }

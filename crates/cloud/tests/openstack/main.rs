@@ -4,6 +4,7 @@
 
 mod attachments;
 mod client;
+mod facade;
 mod fault_proxy;
 mod fault_runs;
 mod faults;

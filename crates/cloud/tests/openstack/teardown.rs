@@ -16,11 +16,23 @@ use mainstay_api::cloud::{
 };
 use mainstay_cloud::{
     context::{CloudContext, Clouds, ClusterNetwork},
-    deorbit::{self, metrics::DeorbitMetrics},
+    deorbit::{self, metrics::DeorbitMetrics, receipt},
     kluster_access::{KlusterAccess, KlusterClient},
     kluster_parts::KlusterParts,
-    openstack::{CloudsFile, block_storage::NewVolume, compute::ServerFilter, session::Deadlines},
+    openstack::{
+        CloudsFile, Session,
+        block_storage::NewVolume,
+        compute::ServerFilter,
+        network::{NewPort, PortFilter},
+        session::Deadlines,
+    },
     pools::{self, metrics::PoolMetrics},
+    routes::{
+        plan::RecordedPair,
+        records::RouteRecords,
+        router::{RouterClient, routes_of},
+        view::Route,
+    },
 };
 use mainstay_controllers::{
     ControllerMetrics,
@@ -31,7 +43,7 @@ use serde_json::json;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    harness::{DEADLINES, Manager, PACE, TestProject, cloud_client, cluster, entries, resources},
+    harness::{DEADLINES, Manager, PACE, TestProject, cloud_client, cluster, entries, openstack, resources},
     volumes::{claim, create_class, is_bound, start_binder},
 };
 
@@ -192,16 +204,64 @@ async fn pools_grow_shrink_and_leave_nothing_when_the_kluster_goes() {
 async fn what_a_pool_names_wrongly_is_named_and_nothing_half_made_stays() {
     let (project, api) = (TestProject::create("wrong").await, cluster().await);
     let client = api.client("test");
-    let klusters = create_kluster(&client, &project, pool("small", 1, "m1.none")).await;
+    let mut pools = [
+        pool("flavor", 1, "m1.none"),
+        pool("image", 1, "m1.tiny"),
+        pool("zone", 1, "m1.tiny"),
+        pool("long", 1, "m1.tiny"),
+        pool("full", 0, "m1.tiny"),
+    ];
+    pools[1]["image"] = json!("no-such-image");
+    pools[2]["availabilityZone"] = json!("mars");
+    for number in 0..600 {
+        pools[3]["labels"][format!("example.com/{}-{number}", "a".repeat(50))] = json!("b".repeat(60));
+    }
+    let klusters = create_kluster(&client, &project, pools[0].clone()).await;
+    let all = async |pools: &[serde_json::Value]| {
+        let patch = Patch::Merge(json!({ "spec": { "nodePools": pools } }));
+        klusters.patch("kate", &PatchParams::default(), &patch).await.expect("change the pools");
+    };
+    all(&pools).await;
     let controllers = KlusterControllers::start(&api, &project, Clock::default()).await;
     let message = async || {
         let conditions = klusters.get("kate").await.unwrap().status.unwrap_or_default().conditions;
         let condition = conditions.into_iter().find(|condition| condition.type_ == "PoolsReady");
-        condition.map(|condition| (condition.reason, condition.message)).unwrap_or_default()
+        condition.filter(|condition| condition.status == "False").map(|condition| condition.message).unwrap_or_default()
     };
-    until("a condition", async || message().await.0 == "FlavorNotFound").await;
-    assert_eq!(message().await.1, "nodePools[small].flavor: the cloud has no flavor \"m1.none\"");
-    until("an event", async || event_reasons(&client).await.contains(&"FlavorNotFound".to_owned())).await;
+    for expected in [
+        "nodePools[flavor].flavor: the cloud has no flavor \"m1.none\"",
+        "nodePools[image].image: the cloud has no active image \"no-such-image\"",
+        "nodePools[zone].availabilityZone: the cloud has no availability zone \"mars\"",
+        "nodePools[long].labels: user data has ",
+    ] {
+        until(expected, async || message().await.contains(expected)).await;
+    }
+    // A quota that is used up, and which one it is.
+    let admin = Session::new(openstack().cloud(Some("admin")).unwrap()).unwrap();
+    admin.compute().set_quota(&project.id, &json!({ "instances": 0 })).await.expect("set a quota");
+    pools[4]["size"] = json!(2);
+    all(&pools).await;
+    let expected = "nodePools[full].size: quota instances: 2 missing (0 of 0 in use)";
+    until(expected, async || message().await.contains(expected)).await;
+    // Two security groups of the name.
+    admin.compute().set_quota(&project.id, &json!({ "instances": 10 })).await.expect("set a quota");
+    for _ in 0..2 {
+        project.session.network().create_security_group("twice", "").await.expect("create a group");
+    }
+    let twice = Patch::Merge(json!({ "spec": { "openstack": { "securityGroupName": "twice" } } }));
+    klusters.patch("kate", &PatchParams::default(), &twice).await.expect("name the group");
+    let expected = "openstack.securityGroupName: the project has 2 security groups \"twice\"";
+    until(expected, async || message().await.contains(expected)).await;
+    for reason in [
+        "FlavorNotFound",
+        "ImageNotFound",
+        "ZoneNotFound",
+        "UserDataTooLong",
+        "QuotaExceeded",
+        "SecurityGroupAmbiguous",
+    ] {
+        until(reason, async || event_reasons(&client).await.contains(&reason.to_owned())).await;
+    }
     assert_eq!(server_names(&project).await, [] as [&str; 0]);
     assert_eq!(entries(&client).await.len(), 0);
     let secrets = Api::<Secret>::namespaced(client.clone(), "kube-system").list(&ListParams::default()).await.unwrap();
@@ -209,6 +269,84 @@ async fn what_a_pool_names_wrongly_is_named_and_nothing_half_made_stays() {
         secrets.iter().filter(|secret| secret.type_.as_deref() == Some("bootstrap.kubernetes.io/token")).count(),
         0
     );
+    controllers.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_are_made_in_the_project_of_their_kluster_whoever_logs_in() {
+    let (project, api) = (TestProject::create("elsewhere").await, cluster().await);
+    let client = api.client("test");
+    let admin = Session::new(openstack().cloud(Some("admin")).unwrap()).unwrap();
+    let identity = admin.identity();
+    let roles = identity.list_roles().await.unwrap();
+    let member = roles.iter().find(|role| role.name == "member").expect("the role member");
+    identity.assign_role(&project.id, &admin.user_id().await.unwrap(), &member.id).await.expect("assign a role");
+    // The operator's login is of another project.
+    let yaml = format!(
+        "clouds:\n  operator:\n    region_name: RegionOne\n    auth:\n      auth_url: {}\n      username: admin\n      \
+         password: secret\n      project_name: admin\n",
+        admin.auth_url()
+    );
+    let klusters = create_kluster(&client, &project, pool("small", 1, "m1.tiny")).await;
+    let controllers = KlusterControllers::start_with(api.client("klusters"), &yaml, DEADLINES, Clock::default()).await;
+    until("a server in the Kluster's project", async || server_names(&project).await.len() == 1).await;
+    klusters.delete("kate", &DeleteParams::default()).await.expect("delete the kluster");
+    until("no finalizer but the last", async || finalizers(&klusters.get("kate").await.unwrap()) == [GROUND_FINALIZER])
+        .await;
+    assert_eq!(server_names(&project).await, [] as [&str; 0]);
+    controllers.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn routes_of_a_kluster_go_with_it_and_those_of_others_stay() {
+    let (project, api) = (TestProject::create("last-routes").await, cluster().await);
+    let client = api.client("test");
+    let klusters = create_kluster(&client, &project, pool("small", 1, "m1.tiny")).await;
+    let controllers = KlusterControllers::start(&api, &project, Clock::default()).await;
+    let servers = async || project.session.compute().list_servers(&ServerFilter::default()).await.unwrap();
+    until("a server with an address", async || {
+        servers().await.iter().any(|server| server.all_addresses().count() == 1)
+    })
+    .await;
+    let address = servers().await[0].all_addresses().next().unwrap().to_owned();
+    let network = project.session.network();
+    let filter = PortFilter { fixed_ip: Some(address.clone()), ..PortFilter::default() };
+    let port = network.list_ports(&filter).await.unwrap().remove(0);
+    // A port that outlives its server, as one that somebody else made would.
+    let kept = NewPort { network_id: project.network.clone(), name: "kept".to_owned(), ..NewPort::default() };
+    let kept = network.create_port(&kept).await.unwrap();
+    // What the controller of routes did: one of a server that is there, one of a server that is gone, one that never came to be.
+    let owner = receipt::kluster_owner(&klusters.get("kate").await.unwrap());
+    let router = project.router.clone();
+    let records = RouteRecords { client: client.clone(), cloud: "test".to_owned(), router: router.clone(), owner };
+    let routes = [("100.100.1.0/24", address.as_str()), ("100.100.2.0/24", "10.180.200.2")];
+    let routes = routes.map(|(range, hop)| Route::new(range, hop));
+    let never = Route::new("100.100.3.0/24", "10.180.200.3");
+    let routers = RouterClient::new(&project.session, &router);
+    for (route, port) in [(&routes[0], &port.id), (&routes[1], &kept.id), (&never, &kept.id)] {
+        records.intend_route(route).await.unwrap();
+        records.intend_pair(&RecordedPair { port: port.clone(), range: route.destination.clone() }).await.unwrap();
+    }
+    routers.add(&routes).await.expect("add routes");
+    routers.allow(&port.id, &routes[0].destination).await.unwrap();
+    routers.allow(&kept.id, &routes[1].destination).await.unwrap();
+    let foreign = [Route::new("100.100.9.0/24", "10.180.200.9"), Route::new("192.168.7.0/24", "10.180.200.9")];
+    routers.add(&foreign).await.expect("add routes of others");
+    klusters.delete("kate", &DeleteParams::default()).await.expect("delete the kluster");
+    until("no finalizer but the last", async || finalizers(&klusters.get("kate").await.unwrap()) == [GROUND_FINALIZER])
+        .await;
+    let mut left = routes_of(&routers.show().await.unwrap().unwrap());
+    left.sort();
+    assert_eq!(left, foreign);
+    assert_eq!(network.show_port(&kept.id).await.unwrap().unwrap().allowed_address_pairs, []);
+    assert_eq!(entries(&client).await.len(), 0, "the ledger has nothing of it");
+    let receipts =
+        Api::<TeardownReceipt>::namespaced(client.clone(), "default").list(&ListParams::default()).await.unwrap();
+    let items = receipts.items[0].status.clone().unwrap().items;
+    let routes = items.iter().filter(|item| item.resource == ResourceType::Route);
+    assert_eq!(routes.clone().count(), 2);
+    assert!(routes.clone().all(|item| item.gone.is_some()), "{items:?}");
+    network.delete_port(&kept.id).await.unwrap();
     controllers.end().await;
 }
 
