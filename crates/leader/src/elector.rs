@@ -218,13 +218,14 @@ impl LeaderElector {
         self.observed.as_ref().is_some_and(|lease| lease.holder == self.config.identity)
     }
 
-    /// Clears the holder if that is still us, so that another candidate starts at once.
+    /// Clears the holder if that is still us, so that another candidate starts at once. What was observed last is nearly always what is there, so
+    /// it is read anew only if that was refused: on a busy machine every request counts.
     async fn release(&mut self) {
-        let timeout = self.config.retry_period();
+        let timeout = self.config.lease_duration / 2;
         let release = async {
-            self.read_lease().await;
-            if self.is_holder() {
-                self.write_holder("").await;
+            while self.is_holder() && !self.write_holder("").await {
+                sleep(self.config.retry_period() / 10).await;
+                self.read_lease().await;
             }
         };
         let _ = tokio::time::timeout(timeout, release).await;
