@@ -1,10 +1,12 @@
-//! Measures how soon the pod of a machine whose plug is pulled runs elsewhere. Takes root.
+//! Measures how soon the pod of a machine whose plug is pulled runs elsewhere. Takes root. With `--hollow` it measures instead what
+//! heartbeats of thousands of machines cost the server, without root ([`hollow`]).
 //!
 //! Machines are network namespaces with their own agents and containers, on one bridge. One pod runs on one of them; its wire
 //! is cut; the time ends when another pod is Ready on another machine. Then the wire is whole again, and the next run begins
 //! when all machines are Ready and the old pod has gone.
 
 mod fleet;
+mod hollow;
 mod workload;
 
 use std::{
@@ -33,6 +35,14 @@ struct Options {
     /// What the pod belongs to
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Kind::Deployment, Kind::StatefulSet])]
     workload: Vec<Kind>,
+
+    /// Register so many hollow machines instead, and measure what their heartbeats cost
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16_000))]
+    hollow: Option<u32>,
+
+    /// For how long, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -45,6 +55,9 @@ pub enum Kind {
 async fn main() -> anyhow::Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let options = Options::parse();
+    if let Some(machines) = options.hollow {
+        return hollow::measure(&options.spawn, machines as usize, Duration::from_secs(options.seconds)).await;
+    }
     let fleet = Fleet::start(&options.spawn, options.machines).await?;
     for kind in options.workload {
         let mut times = Vec::new();

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::{Access, Counters, Fleet, FleetActivity, FleetNode, REPORT_TASKS, ServiceTables, Settings};
+use super::{Access, Counters, Fleet, FleetActivity, FleetNode, REPORT_TASKS, ServiceTables, Settings, renewals};
 use crate::{
     hollow_node::HollowNode,
     pod_times::PodTimes,
@@ -43,22 +43,27 @@ impl Fleet {
         let template = Arc::new(settings.template.clone());
         let assign_behaviors = settings.faults.assign_behaviors(settings.count);
         let digits = settings.count.saturating_sub(1).max(1).to_string().len();
-        let nodes = stream::iter(assign_behaviors.into_iter().enumerate())
+        let registered = Mutex::new(Vec::new());
+        let registering = stream::iter(assign_behaviors.into_iter().enumerate())
             .map(|(number, behavior)| {
                 let name = format!("{}-{number:0digits$}", settings.prefix);
-                let (client, template) = ((access.node_client)(&name), template.clone());
+                let (client, template, registered) = ((access.node_client)(&name), template.clone(), &registered);
                 async move {
                     let range =
                         create_node_and_lease(&client, template.node_object(number, &name, Timestamp::now()), &name)
                             .await?;
                     done.fetch_add(1, Relaxed);
+                    registered.lock().push(Arc::new((name.clone(), client.clone())));
                     let state = Mutex::new(HollowNode::new(template, behavior));
                     Ok(FleetNode { name, client, state, published: Mutex::default(), range })
                 }
             })
             .buffered(CONCURRENT_REQUESTS)
-            .try_collect::<Vec<FleetNode>>()
-            .await?;
+            .try_collect::<Vec<FleetNode>>();
+        let nodes = tokio::select! {
+            nodes = registering => nodes?,
+            never = renewals::renew_registered(&registered) => match never {},
+        };
         let by_name = nodes.iter().enumerate().map(|(number, node)| (node.name.clone(), number)).collect();
         let (report_senders, report_receivers) = (0..REPORT_TASKS).map(|_| mpsc::unbounded_channel()).unzip();
         Ok(Arc::new(Self {

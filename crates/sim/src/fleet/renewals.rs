@@ -12,10 +12,13 @@ use std::{
 use futures::{StreamExt, stream};
 use http::Method;
 use jiff::Timestamp;
+use kube::Client;
 use mainstay_api::{
+    node_loss::Timing,
     offer::{Offer, OfferSpec},
     wellknown::mainstay::RENEWED_OFFER,
 };
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +30,6 @@ use crate::requests::{self, CallError, JSON, MERGE};
 
 /// How long changes are collected before offers are renewed early.
 const BATCH_DELAY: Duration = Duration::from_millis(50);
-const HEARTBEAT_PERIOD: Duration = Duration::from_secs(10);
 const CONCURRENT_REQUESTS: usize = 32;
 pub(super) const OFFERS: &str = "/apis/mainstay.dev/v1/offers";
 
@@ -42,7 +44,7 @@ struct Deadlines {
 pub(super) async fn run(fleet: Arc<Fleet>, stop: CancellationToken) {
     let mut activity = fleet.activity.subscribe();
     let offer_period = fleet.settings.template.ttl.mul_f64(0.6);
-    let heartbeat_period = HEARTBEAT_PERIOD.min(offer_period);
+    let heartbeat_period = Timing::default().heartbeat.min(offer_period);
     let mut deadlines = spread_deadlines(&fleet, heartbeat_period);
     loop {
         let now = *activity.borrow_and_update();
@@ -126,7 +128,9 @@ async fn renew(fleet: &Fleet, renewal: Renewal) {
             (&fleet.nodes[number], write_offer(&fleet.nodes[number]).await, &fleet.counters.offers)
         }
         Renewal::Heartbeat(number) => {
-            (&fleet.nodes[number], write_heartbeat(&fleet.nodes[number]).await, &fleet.counters.heartbeats)
+            let node = &fleet.nodes[number];
+            let renewed = node.published.lock().as_ref().map(|(_, version)| version.to_string());
+            (node, write_heartbeat(&node.client, &node.name, renewed).await, &fleet.counters.heartbeats)
         }
     };
     match done {
@@ -165,14 +169,27 @@ async fn stored_version(node: &FleetNode) -> Result<Option<u64>, CallError> {
     }
 }
 
-async fn write_heartbeat(node: &FleetNode) -> Result<(), CallError> {
-    let renewed = node.published.lock().as_ref().map(|(_, version)| version.to_string());
+async fn write_heartbeat(client: &Client, name: &str, renewed: Option<String>) -> Result<(), CallError> {
     let body = json!({
         "metadata": { "annotations": { RENEWED_OFFER: renewed } },
         "spec": { "renewTime": micro_time(Timestamp::now()) },
     });
-    let path = format!("{}/{}", leases_path(), node.name);
-    requests::call(&node.client, Method::PATCH, &path, MERGE, body.to_string().into()).await.map(drop)
+    let path = format!("{}/{name}", leases_path());
+    requests::call(client, Method::PATCH, &path, MERGE, body.to_string().into()).await.map(drop)
+}
+
+/// Heartbeats of the nodes that are registered already, while others still are being: else the first would be lost before the last is there.
+pub(super) async fn renew_registered(registered: &Mutex<Vec<Arc<(String, Client)>>>) -> std::convert::Infallible {
+    loop {
+        tokio::time::sleep(Timing::default().heartbeat).await;
+        let nodes = registered.lock().clone();
+        let renew = |node: Arc<(String, Client)>| async move {
+            if let Err(error) = write_heartbeat(&node.1, &node.0, None).await {
+                tracing::debug!(node = node.0, %error, "cannot write a heartbeat; will retry");
+            }
+        };
+        stream::iter(nodes).for_each_concurrent(CONCURRENT_REQUESTS, renew).await;
+    }
 }
 
 /// Deletes all offers, so that no pod can be bound from now on.
