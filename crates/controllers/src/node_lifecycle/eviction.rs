@@ -69,16 +69,17 @@ pub enum Removal {
 }
 
 /// When a pod is evicted: `None` if it tolerates all taints for ever.
-fn evicted_at(pod: &PodView, taints: &[&NoExecuteTaint]) -> Option<Timestamp> {
-    taints.iter().filter_map(|taint| tolerated_until(pod, taint)).min()
+fn evicted_at(pod: &PodView, taints: &[&NoExecuteTaint], now: Timestamp) -> Option<Timestamp> {
+    taints.iter().filter_map(|taint| tolerated_until(pod, taint, now)).min()
 }
 
-/// `None`: for ever.
-fn tolerated_until(pod: &PodView, taint: &NoExecuteTaint) -> Option<Timestamp> {
+/// `None`: for ever. A pod that claims to be made in the future was made by a clock that was set back since.
+fn tolerated_until(pod: &PodView, taint: &NoExecuteTaint, now: Timestamp) -> Option<Timestamp> {
     let matching = pod.tolerations.iter().filter(|toleration| toleration.tolerates(&taint.key, &taint.value));
     let seconds = matching.map(|toleration| toleration.seconds.unwrap_or(i64::MAX)).min().unwrap_or(0).max(0);
     // What reaches beyond the end of time is for ever.
-    taint.since.max(pod.created).checked_add(SignedDuration::from_secs(seconds)).ok()
+    let since = if pod.created > now { taint.since } else { taint.since.max(pod.created) };
+    since.checked_add(SignedDuration::from_secs(seconds)).ok()
 }
 
 /// Says what to do with the pods of a node now, and when to look again.
@@ -104,7 +105,7 @@ pub fn plan(
         let due = match pod.ends_at {
             Some(_) if !is_lost => continue, // the node ends it
             Some(ends_at) => ends_at,
-            None => match evicted_at(pod, &taints) {
+            None => match evicted_at(pod, &taints, now) {
                 Some(at) => at,
                 None => continue,
             },
@@ -184,6 +185,14 @@ mod tests {
         now: i64,
     ) -> (Vec<PodAction>, Option<Timestamp>) {
         plan(taints, silence, &[pod], at_second(now))
+    }
+
+    #[test]
+    fn a_pod_that_was_made_by_a_clock_that_was_set_back_since_waits_no_longer_than_others() {
+        let taints = [taint(UNREACHABLE, 100)];
+        let made_later = PodView { created: at_second(3700), ..stock() };
+        assert_eq!(plan_for_pod(&taints, FENCED, made_later.clone(), 104), (vec![], Some(at_second(105))));
+        assert_eq!(plan_for_pod(&taints, FENCED, made_later, 105), (remove(Removal::Evicted), None));
     }
 
     #[test]

@@ -143,11 +143,11 @@ impl Heartbeats {
         now.saturating_sub(arrivals.last) >= self.overdue_after()
     }
 
-    /// Whether a node that was last heard at `seen` fell silent together with most of those that were there.
+    /// Whether a node that was last heard at `seen` fell silent together with most of those that were there. A Node without a Lease never was.
     fn mass_outage(&self, seen: BootTime, now: BootTime) -> Option<MassOutage> {
         let window = self.timing.unknown_after * TOGETHER;
         let (mut silent, mut heard) = (0, 0);
-        for renewal in self.renewals.values() {
+        for renewal in self.renewals.values().filter(|renewal| renewal.renewed.is_some()) {
             if now.saturating_sub(renewal.seen) < self.overdue_after() {
                 heard += 1;
             } else if renewal.seen.abs_diff(seen) <= window {
@@ -265,6 +265,16 @@ pub mod tests {
         assert!(is_lost(&mut heartbeats, "c", 200) && is_lost(&mut heartbeats, "d", 200));
         let mut last = several(&[("a", 300), ("b", 100), ("c", 200)]);
         assert!(is_lost(&mut last, "c", 300), "two of three are silent, but not together");
+    }
+
+    #[test]
+    fn nodes_that_never_had_a_lease_are_no_outage() {
+        let mut heartbeats = several(&[("a", 60), ("b", 60), ("c", 20)]);
+        for made in 0..10 {
+            heartbeats.heartbeat(&format!("made-by-hand-{made}"), seconds(20));
+        }
+        assert!(is_lost(&mut heartbeats, "c", 60));
+        assert!(is_lost(&mut heartbeats, "made-by-hand-0", 60), "of which pods may be taken away as of any other");
     }
 
     #[test]

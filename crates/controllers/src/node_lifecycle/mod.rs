@@ -18,6 +18,7 @@ mod heartbeats;
 mod plan;
 mod pod_writes;
 mod suspects;
+mod taint_ages;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -40,10 +41,11 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use self::{
-    eviction::{NoExecuteTaint, PodView},
+    eviction::PodView,
     heartbeats::{BootTime, Heartbeats},
     plan::{Action, ConditionChanges, EvictionPause, NO_EXECUTE, PAUSED_CONDITION, World},
     suspects::Suspect,
+    taint_ages::TaintAges,
 };
 use crate::{
     objects::pod::Pod,
@@ -61,12 +63,8 @@ pub struct NodeLifecycle {
     context: Arc<Context>,
     timing: Timing,
     heartbeats: Arc<Mutex<Heartbeats>>,
-    /// When taints were first seen that do not say since when they are there, by node.
-    first_seen: Mutex<HashMap<String, FirstSeen>>,
+    taint_ages: Mutex<TaintAges>,
 }
-
-/// By key and value of the taint.
-type FirstSeen = HashMap<(String, String), Timestamp>;
 
 pub fn controller(context: &Arc<Context>, timing: Timing) -> Runnable {
     let (queue, caches) = (context.queue::<NodeLifecycle>(), &context.caches);
@@ -117,7 +115,7 @@ pub fn controller(context: &Arc<Context>, timing: Timing) -> Runnable {
             }
         }
     });
-    let controller = NodeLifecycle { context: context.clone(), timing, heartbeats, first_seen: Mutex::default() };
+    let controller = NodeLifecycle { context: context.clone(), timing, heartbeats, taint_ages: Mutex::default() };
     context.runnable(Arc::new(controller), queue, Limits::default())
 }
 
@@ -159,30 +157,6 @@ impl NodeLifecycle {
             Err(error) if error::is_not_found(&error, name) => Ok(None),
             Err(error) => Err(ApiError::new(doing, error)),
         }
-    }
-
-    fn taints(&self, name: &str, node: &Node, now: Timestamp) -> Vec<NoExecuteTaint> {
-        let mut all_seen = self.first_seen.lock();
-        let mut seen = all_seen.remove(name).unwrap_or_default();
-        let mut still_there = HashMap::new();
-        let taints = no_execute_taints(node).map(|taint| {
-            let (key, value) = (taint.key.clone(), taint.value.clone().unwrap_or_default());
-            let since = match &taint.time_added {
-                Some(Time(at)) => *at,
-                None => {
-                    let id = (key.clone(), value.clone());
-                    let first = seen.remove(&id).unwrap_or(now);
-                    still_there.insert(id, first);
-                    first
-                }
-            };
-            NoExecuteTaint { key, value, since }
-        });
-        let taints = taints.collect();
-        if !still_there.is_empty() {
-            all_seen.insert(name.to_owned(), still_there);
-        }
-        taints
     }
 
     fn pods_of(&self, node: &str) -> Vec<PodView> {
@@ -263,12 +237,12 @@ impl Controller for NodeLifecycle {
 
     async fn observe(&self, name: &String) -> Result<Option<World>, ApiError> {
         let Some(node) = self.context.caches.nodes.get(&ObjectKey::new("", name)) else {
-            self.first_seen.lock().remove(name);
+            self.taint_ages.lock().forget(name);
             return Ok(None);
         };
         let now = boot_time();
         let heartbeat = self.heartbeats.lock().heartbeat(name, now);
-        let taints = self.taints(name, &node, self.context.clock.now());
+        let taints = self.taint_ages.lock().observe(name, no_execute_taints(&node), self.context.clock.now(), now);
         let pods = if taints.is_empty() { Vec::new() } else { self.pods_of(name) };
         let silent_for = heartbeat.silent_while_others_are_heard.unwrap_or_default();
         Ok(Some(World {

@@ -189,7 +189,11 @@ fn unique_pods_ended(world: &World, now: Timestamp) -> Option<NodeCondition> {
         (true, _) if !says_unique_pods_ended(&world.node) => {
             let message =
                 "the node is lost, and by its promise and its witnesses has stopped the pods that must be unique";
-            Some(condition(UNIQUE_PODS_ENDED, "True", "FencePromiseKept", message, now))
+            // Never before the taint, which another server's clock may have dated: it would count for an earlier loss.
+            let lost = before.iter().filter(|taint| taint.key == UNREACHABLE && taint.effect == NO_EXECUTE);
+            let tainted = lost.filter_map(|taint| taint.time_added.as_ref()).map(|Time(added)| *added).max();
+            let since = tainted.map_or(now, |tainted| tainted.max(now));
+            Some(condition(UNIQUE_PODS_ENDED, "True", "FencePromiseKept", message, since))
         }
         (false, true) => {
             let message = "the node is not lost, or it is not certain that it has stopped the pods that must be unique";

@@ -241,3 +241,16 @@ fn that_unique_pods_ended_is_said_once_for_each_loss_and_taken_back() {
     conditions.push(condition(UNIQUE_PODS_ENDED, "True", "", "", at_second(70)));
     assert_eq!(said(&back), new("False"));
 }
+
+#[test]
+fn that_unique_pods_ended_holds_also_for_a_taint_that_a_fast_clock_has_dated() {
+    let taint = json!([{ "key": UNREACHABLE, "effect": NO_SCHEDULE, "timeAdded": "1970-01-01T01:00:00Z" },
+        { "key": UNREACHABLE, "effect": NO_EXECUTE, "timeAdded": "1970-01-01T01:00:00Z" }]);
+    let mut world = all_unknown(world("Unknown", json!({ "taints": taint }), silent(20)));
+    world.unique_pods_ended = true;
+    let ended = plan(&world, at_second(100)).status.unwrap().conditions;
+    assert_eq!((ended.len(), ended[0].type_.as_str()), (1, UNIQUE_PODS_ENDED));
+    Arc::make_mut(&mut world.node).status.as_mut().unwrap().conditions.as_mut().unwrap().extend(ended);
+    assert!(says_unique_pods_ended(&world.node));
+    assert_eq!(plan(&world, at_second(101)).status, None, "said once");
+}
