@@ -60,7 +60,7 @@ fn a_pod_that_writes_more_than_its_volume_may_hold_is_evicted() {
 /// Directories within each other, more than a path can name and a stack can hold, and a file in the last one.
 const DIG: &str = "import os, sys, time
 os.chdir(sys.argv[1])
-for _ in range(20000):
+for _ in range(8000):
     os.mkdir('d')
     os.chdir('d')
 open('file', 'wb').write(bytes(8 << 20))
