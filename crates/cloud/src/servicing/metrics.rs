@@ -30,6 +30,9 @@ struct VersionLabels {
     version: String,
 }
 
+/// How many machines have which version.
+type VersionCounts = BTreeMap<String, i64>;
+
 /// Cheap to clone: all clones count together.
 #[derive(Clone, Default)]
 pub struct ServicingMetrics {
@@ -38,7 +41,7 @@ pub struct ServicingMetrics {
     kubelets: Family<VersionLabels, Gauge>,
     systems: Family<VersionLabels, Gauge>,
     /// What was shown of a Kluster last, so that it can be taken back.
-    shown: Arc<Mutex<HashMap<String, [BTreeMap<String, i64>; 2]>>>,
+    shown: Arc<Mutex<HashMap<String, [VersionCounts; 2]>>>,
 }
 
 impl ServicingMetrics {
@@ -98,7 +101,7 @@ fn version_labels(kluster: &str, version: &str) -> VersionLabels {
     VersionLabels { kluster: kluster.to_owned(), version: version.to_owned() }
 }
 
-fn count_versions<'a>(versions: impl Iterator<Item = &'a str>) -> BTreeMap<String, i64> {
+fn count_versions<'a>(versions: impl Iterator<Item = &'a str>) -> VersionCounts {
     let mut counts = BTreeMap::new();
     for version in versions {
         let mut version: String = version.chars().filter(|each| !each.is_control()).take(LONGEST_VERSION).collect();

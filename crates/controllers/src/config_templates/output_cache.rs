@@ -139,14 +139,14 @@ mod tests {
         let ticket = cache.get(&key).err().unwrap();
         cache.changed(&key, Some(6));
         cache.read(&key, ticket, output("a", 5));
-        let ticket = cache.get(&key).err().expect("it changed meanwhile");
+        let Err(ticket) = cache.get(&key) else { panic!("it changed meanwhile") };
         cache.wrote(&key, output("b", 7));
         cache.read(&key, ticket, output("a", 6));
         assert_eq!(cache.get(&key).ok(), Some(output("b", 7)));
         cache.wrote(&key, output("a", 6));
         assert_eq!(cache.get(&key).ok(), Some(output("b", 7)), "answers may overtake each other");
         cache.clear();
-        let ticket = cache.get(&key).err().expect("anything may have changed");
+        let Err(ticket) = cache.get(&key) else { panic!("anything may have changed") };
         cache.forget(&key);
         cache.read(&key, ticket, output("a", 6));
         assert!(cache.get(&key).is_err(), "that was of another template of this name");
