@@ -183,9 +183,12 @@ async fn choose_unused(api: &Api, grid: RangeGrid, claims: Option<Revision>) -> 
         api.pod_ranges.take_in(grid, claims, ranges);
     }
     let routed = routed_ranges(api).await?;
+    // Reserved until another was found, and looked at again next time: by then nobody may route to them.
+    let mut passed_over = Vec::new();
     while let Some(reserved) = api.pod_ranges.reserve_next(grid) {
-        let is_routed = routed.iter().any(|routed| routed.overlaps(reserved.range));
-        if is_routed || api.store.get(&key(&reserved.range.to_string())).await?.0.is_some() {
+        if routed.iter().any(|routed| routed.overlaps(reserved.range)) {
+            passed_over.push(reserved);
+        } else if api.store.get(&key(&reserved.range.to_string())).await?.0.is_some() {
             reserved.discard();
         } else {
             return Ok(Some(RangeChoice::new(reserved, Expect::Absent)));

@@ -12,7 +12,11 @@ use crate::{background::bootstrap::BootstrapClient, handler::Handler, settings::
 
 /// A cluster with room for two machines.
 fn server() -> Arc<Handler> {
-    let settings = Settings { pod_range: (Ipv4Addr::new(10, 1, 0, 0), 23), ..Settings::default() };
+    server_with_range(23)
+}
+
+fn server_with_range(prefix: u8) -> Arc<Handler> {
+    let settings = Settings { pod_range: (Ipv4Addr::new(10, 1, 0, 0), prefix), ..Settings::default() };
     let api = Api::new(Registry::builtin(), Arc::new(Memory::new()), settings);
     Arc::new(Handler::new(api, CancellationToken::new()))
 }
@@ -133,6 +137,19 @@ async fn a_range_that_a_router_still_routes_is_not_handed_out() {
     assert_eq!(node(&own, "c").await.0, StatusCode::SERVICE_UNAVAILABLE);
     list_routes(&own, json!({})).await;
     assert_eq!(node(&own, "c").await.1["spec"]["podCIDR"], "10.1.1.0/24");
+}
+
+#[tokio::test]
+async fn a_range_that_was_routed_is_the_next_once_the_route_is_gone() {
+    let handler = server_with_range(22);
+    let own = BootstrapClient::new(&handler);
+    let namespace = json!({"metadata": {"name": "kube-system"}});
+    own.call(Method::POST, "/api/v1/namespaces", Some(&namespace)).await;
+    list_routes(&own, json!({"10.1.0.0_24": "10.0.0.9"})).await;
+    assert_eq!(node(&own, "a").await.1["spec"]["podCIDR"], "10.1.1.0/24");
+    list_routes(&own, json!({})).await;
+    assert_eq!(node(&own, "b").await.1["spec"]["podCIDR"], "10.1.0.0/24");
+    assert_eq!(node(&own, "c").await.1["spec"]["podCIDR"], "10.1.2.0/24");
 }
 
 /// A store in which no Node is committed before so many are about to be.
