@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Machines join, are lost and are replaced: longer than one look takes.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 #[track_caller]
 fn wait_until(k: &Kubectl, own: &str, what: &str, mut is_so: impl FnMut() -> bool) {
