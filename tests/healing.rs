@@ -147,3 +147,18 @@ fn a_pod_climbs_the_ladder_as_its_annotation_says() {
     );
     k.ok("delete pod p --force --grace-period=0");
 }
+
+#[test]
+fn of_a_container_that_is_never_restarted_no_event_says_that_it_is() {
+    let k = Kubectl::with_pods(Version::V1_32);
+    k.create(&pod("p", "exit 3", "restartPolicy: Never", ""));
+    until(&k, "pod p", "{.status.phase}", "Failed");
+    let reasons = eventually("its events", || {
+        let reasons = k.value("events --field-selector involvedObject.name=p", "{.items[*].reason}");
+        reasons.contains("Started").then_some(reasons)
+    });
+    for reason in ["HealRestart", "HealRecreate", "BackOff"] {
+        assert!(!reasons.contains(reason), "{reasons}");
+    }
+    assert_eq!(k.value("pod p", RESTARTS), "0");
+}

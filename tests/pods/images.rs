@@ -88,6 +88,23 @@ fn archives_of_every_kind_are_imported_and_the_settings_of_images_honoured() {
 }
 
 #[test]
+fn an_image_that_is_here_and_is_to_be_pulled_always_is_named_in_event_and_why() {
+    let k = Kubectl::with_pods(Version::V1_32);
+    let file = k.cluster.home().join("web.tar");
+    let name = "registry.invalid/web:latest";
+    configured("web").write_docker(&file, name);
+    k.cluster.image(&["import", &file.display().to_string()]).ok();
+    k.create(&manifest("p", json!({"containers": [{"name": "c", "image": name}]})));
+    until(&k, "pod p", "{.status.containerStatuses[0].state.waiting.reason}", "ImagePullBackOff");
+    let hint = format!("image {name:?} is on this machine; imagePullPolicy IfNotPresent would use it");
+    eventually("an event that says so", || {
+        k.value("events --field-selector reason=ImagePresent", "{.items[*].message}").contains(&hint).then_some(())
+    });
+    let why = k.cluster.mainstay("why", "pod/p").ok();
+    assert!(why.contains("set imagePullPolicy: IfNotPresent for container c"), "{why}");
+}
+
+#[test]
 fn an_image_changed_in_place_restarts_its_container_alone() {
     let k = Kubectl::with_pods(Version::V1_32);
     for version in ["1", "2"] {
