@@ -137,7 +137,7 @@ impl IdleProcesses {
         self.processes.lock().pop()
     }
 
-    fn put(self: &Arc<Self>, process: RenderProcess) {
+    fn return_idle(self: &Arc<Self>, process: RenderProcess) {
         self.processes.lock().push(process);
         if !self.is_watched.swap(true, Ordering::SeqCst) {
             tokio::spawn(Self::end_unneeded(self.clone()));
@@ -211,7 +211,7 @@ impl RenderPool {
         process.jobs += 1;
         process.idle_since = tokio::time::Instant::now();
         if process.jobs < MOST_JOBS {
-            self.idle.put(process);
+            self.idle.return_idle(process);
         }
         reply
     }
